@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stored_runs
@@ -23,10 +24,10 @@ BENCHES = Path(__file__).parents[1] / "benches"
 
 
 @pytest.fixture
-def bench(monkeypatch, capsys):
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs a benchmark as on its command line, with some constants changed; returns its JSON."""
 
-    def run(name, *arguments, **constants):
+    def run(name: str, *arguments: Any, **constants: Any) -> Any:
         monkeypatch.syspath_prepend(BENCHES)
         spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCHES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
@@ -41,7 +42,7 @@ def bench(monkeypatch, capsys):
     return run
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say(bench):
+def test_intervals_hold_the_truth_as_often_as_they_say(bench: Any) -> None:
     """The file in results/benches is the same with more repetitions.
 
     Of 100 intervals with a coverage of 93 %, fewer than 80 cover the true value once in 100,000 times.
@@ -53,14 +54,14 @@ def test_intervals_hold_the_truth_as_often_as_they_say(bench):
             assert min(row["n=3"], row["n=8"]) >= 0.8, row
 
 
-def test_stored_coverage_is_what_the_docs_promise():
+def test_stored_coverage_is_what_the_docs_promise() -> None:
     rows = json.loads((BENCHES.parent / "results/benches/coverage.json").read_text().splitlines()[-1])["coverage"]
     for row in rows:
         if "sigma 1" not in row["data"]:
             assert min(row[f"n={n}"] for n in (3, 5, 8, 24)) >= 0.93, row
 
 
-def test_backbones_that_work_and_that_are_refused_are_told_apart(bench):
+def test_backbones_that_work_and_that_are_refused_are_told_apart(bench: Any) -> None:
     result = bench("backbones", "--backbones", "tiny-qwen3,tiny-opt", "--methods", "window,longmem")
     assert all(row["difference"] < 1e-4 and row["formula"] == "equal" for row in result["backbones"])
     assert {row["refused"].strip("`") for row in result["refused"]} == set(backbones.REFUSED)
@@ -70,14 +71,14 @@ def test_backbones_that_work_and_that_are_refused_are_told_apart(bench):
     assert longmem["opt"].startswith("refused: OPTForCausalLM is not built like")
 
 
-def test_the_stored_table_of_backbones_has_every_method_and_backbone():
+def test_the_stored_table_of_backbones_has_every_method_and_backbone() -> None:
     stored = json.loads((BENCHES.parent / "results/benches/backbones.json").read_text())
     assert {row["backbone"].strip("`") for row in stored["backbones"]} == set(backbones.TINY)
     assert {row["method"].strip("`") for row in stored["methods"]} == set(registry.methods())
     assert all(len(row) == 1 + len(backbones.TINY) for row in stored["methods"])
 
 
-def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
+def test_stored_runs_are_summarised_again_without_a_model(bench: Any, tmp_path: Path) -> None:
     """The summaries in results/ are what this version computes from their records."""
     kept, folder = BENCHES.parent / "results" / "nine-tasks", tmp_path / "runs"
     shutil.copytree(kept, folder)
@@ -99,7 +100,7 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
         assert not (folder / run / "examples.jsonl").exists()
 
 
-def test_results_that_are_kept_are_packed(bench, tmp_path):
+def test_results_that_are_kept_are_packed(bench: Any, tmp_path: Path) -> None:
     kept = BENCHES.parent / "results"
     assert list(kept.rglob(store.LINES)) == []
     runs = len(list(kept.rglob(store.SUMMARY)))
@@ -113,7 +114,7 @@ def test_results_that_are_kept_are_packed(bench, tmp_path):
     assert store.lines(run) == lines
 
 
-def test_answers_of_kvpress_are_compared_on_the_same_samples(bench, tmp_path):
+def test_answers_of_kvpress_are_compared_on_the_same_samples(bench: Any, tmp_path: Path) -> None:
     task = "ruler/niah_single_1(tokens=2048,samples=2)"
     assert bench("presses", "rows", str(tmp_path), "--task", task, "--backbone", "tiny-llama") == {"rows": 2}
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -124,19 +125,19 @@ def test_answers_of_kvpress_are_compared_on_the_same_samples(bench, tmp_path):
     assert (row["kvpress"], row["samples"], row["other_answer"]) == (0.0, 2, 2)
 
 
-def test_accounting(bench):
+def test_accounting(bench: Any) -> None:
     report = bench("accounting", "--backbone", "tiny-llama", "--limit", "1", "--repeats", "1", "--task", "needle")
     (run,) = report["runs"]
     assert run["median_ratio"] == run["counted_seconds"] / run["plain_seconds"]
 
 
-def test_hso(bench):
+def test_hso(bench: Any) -> None:
     report = bench("hso", "--backbone", "tiny-llama", "--repeats", "1", TOKENS=102, DOCUMENTS=2)
     assert report["state_bytes"] == pytest.approx(report["state_bytes_by_formula"], rel=0.05)
     assert report["ratio"] == report["hso_seconds"] / report["plain_windowed_seconds"]
 
 
-def test_what_hso_gains(bench):
+def test_what_hso_gains(bench: Any) -> None:
     report = bench("hso", "--backbone", "tiny-llama", "--loss", TOKENS=64, BOOKS=2, FROM_CHARACTER=100)
     assert set(report) == {"default", "present_only"}
     for kind in report.values():
@@ -144,7 +145,7 @@ def test_what_hso_gains(bench):
         assert kind["delta"] == pytest.approx(sum(kind["of_books"]) / 2)
 
 
-def test_evalm_in_a_process_of_its_own_for_every_length(bench):
+def test_evalm_in_a_process_of_its_own_for_every_length(bench: Any) -> None:
     (short,) = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256")["runs"]
     # Every process runs the command for one length; here the second length runs in the process of the test.
     arguments = ("evalm", "--backbone", "tiny-llama", "--lengths", "1024", "--one")
@@ -156,7 +157,7 @@ def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in (short, long))
 
 
-def test_a_step_of_the_papers_evalm_is_what_arithmetic_says(bench):
+def test_a_step_of_the_papers_evalm_is_what_arithmetic_says(bench: Any) -> None:
     (step,) = bench("evalm_step", "--shapes", "evalm-350m", "--length", "1024")["steps"]
     counted = bench("evalm", "--lengths", PAPER_LENGTH=1024)["paper_shapes"]["evalm-350m"]
     expected = 3 * (counted["flops_per_token"] + counted["head_flops_per_token"])
@@ -168,7 +169,7 @@ def test_a_step_of_the_papers_evalm_is_what_arithmetic_says(bench):
     assert step["sequence_bytes"] > 24 * 1024 * 1024 * 4
 
 
-def test_the_papers_evalm_by_arithmetic(bench):
+def test_the_papers_evalm_by_arithmetic(bench: Any) -> None:
     shapes = bench("evalm", "--lengths")["paper_shapes"]
     assert set(shapes) == {"evalm-350m", "evalm-1.3b"}
     for shape in shapes.values():
@@ -176,7 +177,7 @@ def test_the_papers_evalm_by_arithmetic(bench):
         assert shape["flops_per_token"] < shape["full_attention_flops_per_token"]
 
 
-def test_generative_adapter(bench):
+def test_generative_adapter(bench: Any) -> None:
     report = bench("generative_adapter", "--backbone", "tiny-llama", "--tokens", "200")
     assert report["state_floats"] > 2 * report["pair_floats"] > 0
     for phase in ("contextualize", "query"):
@@ -184,7 +185,7 @@ def test_generative_adapter(bench):
         assert cost["flops_ratio"] == round(cost["flops"] / cost["plain_flops"], 4) > 1
 
 
-def test_capacity(bench, tmp_path, monkeypatch):
+def test_capacity(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts = [f"Book {number} says that it is number {number}. " * 20 for number in range(4)]
     (tmp_path / "texts.txt").write_text("\f\n".join(texts))
@@ -200,14 +201,14 @@ def test_capacity(bench, tmp_path, monkeypatch):
     assert report["curve"][-1]["own"] < sum(step["nats"] for step in report["steps"][:2]) / 2
 
 
-def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench):
+def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench: Any) -> None:
     options = {"context": 60, "candidates": 3, "length": 8, "repeats": 1, "backbone": "tiny-llama"}
     report = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))
     assert report["largest_difference"] < 1e-3
     assert report["token_bound"] == 3 * (60 + 8) / (60 + 3 * 8)
 
 
-def test_reading(bench):
+def test_reading(bench: Any) -> None:
     sizes = {"tokens": 80, "context": 60, "candidates": 2, "length": 8, "prompts": 2, "new": 2}
     options = {**sizes, "repeats": 2, "backbone": "tiny-llama", "method": "full,window(N=32)"}
     runs = bench("reading", *(f"--{name}={value}" for name, value in options.items()), WINDOW=32)["runs"]
@@ -223,7 +224,7 @@ def test_reading(bench):
 
 
 @pytest.mark.parametrize("method", ["longmem(N=32,K=16)", "retrieval(N=32,K=16,representatives=2,stored_in=disk)"])
-def test_bank(bench, method):
+def test_bank(bench: Any, method: str) -> None:
     options = {"methods": method, "backbone": "tiny-llama", "repeats": 2}
     short, long = (
         bench("bank", "--one", *(f"--{name}={value}" for name, value in options.items()), f"--tokens={n}", SEGMENT=32)
@@ -234,7 +235,7 @@ def test_bank(bench, method):
     assert short["state_bytes"] < long["state_bytes"]
 
 
-def test_curves(bench, tmp_path):
+def test_curves(bench: Any, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for number in range(4):
@@ -256,7 +257,7 @@ def test_curves(bench, tmp_path):
     assert [line["run"] for line in seeds["runs"]] == ["window(rank=2,N=64)", "window(rank=2,N=64), seed 3"]
 
 
-def test_many_shots(bench, tmp_path):
+def test_many_shots(bench: Any, tmp_path: Path) -> None:
     sizes = ("--backbone=tiny-llama", "--set-name=sst2", "--n=4", "--blocks=1", f"--out={tmp_path}")
     report = bench("many_shots", "--methods", "evalm(W=32,c=8,remote_bias=-1)", "window(N=64)", "--k", "3", "0", *sizes)
     for row in report["methods"]:
@@ -269,7 +270,7 @@ def test_many_shots(bench, tmp_path):
         assert flops[1]["with_reuse"] < flops[1]["without"] < 4 * flops[1]["with_reuse"]
 
 
-def test_stories(bench, tmp_path):
+def test_stories(bench: Any, tmp_path: Path) -> None:
     """A line can be learned from, and its answers are in the story."""
     line = bench("stories", "--count", "2", "--words", "60")
     assert [turn["prompt"].count("Question: ") for turn in line["turns"]] == [1, 1]
@@ -282,7 +283,7 @@ def test_stories(bench, tmp_path):
     assert all(len(entry.answers) == 2 for entry in corpus.documents)
 
 
-def test_shares(bench, tmp_path):
+def test_shares(bench: Any, tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
     sizes = ("--backbone=tiny-llama", "--documents=2", "--history=64", "--scored=32")
@@ -298,7 +299,7 @@ def test_shares(bench, tmp_path):
     assert rows[1]["flops"] == rows[3]["flops"] > rows[2]["flops"]
 
 
-def test_draws(bench, tmp_path):
+def test_draws(bench: Any, tmp_path: Path) -> None:
     """Two methods on a task with and without memory: differences are those of the stored measures, draw by draw."""
     values = {
         ("window", "mr(n=4)", None): [0.5, 0.75, 0.25],
@@ -333,7 +334,7 @@ def test_draws(bench, tmp_path):
     assert rows["window"]["over_sliding"] == {"value": -0.625, "draws": 2}  # of the seed that both have
 
 
-def test_decode(bench):
+def test_decode(bench: Any) -> None:
     options = ("--lengths", "16", "32", "--groups", "2", "--steps", "2", "--backbone", "tiny-llama", "--threads", "1")
     runs = bench("decode", *options)["runs"]
     assert [run["length"] for run in runs] == [16, 32]
@@ -341,7 +342,7 @@ def test_decode(bench):
 
 
 @pytest.mark.slow
-def test_compiled_steps(bench):
+def test_compiled_steps(bench: Any) -> None:
     options = ("--methods", "full,sliding(N=16)", "--context", "32", "--groups", "2", "--steps", "2")
     records = bench("compiled", *options, "--backbone", "tiny-llama")["results"]
     assert [record["method"] for record in records] == ["full", "sliding(N=16)"]
@@ -349,7 +350,7 @@ def test_compiled_steps(bench):
     assert all(record["largest_difference"] < 1e-4 for record in records)
 
 
-def test_stored_runs_again(bench, tmp_path):
+def test_stored_runs_again(bench: Any, tmp_path: Path) -> None:
     run_bench("window(N=16),sliding(N=16)", "wikitext(tokens=64)", backbone="tiny-llama", limit=2, out=tmp_path)
     same = bench("rerun", str(tmp_path), "--limit", "2")["runs"]
     assert {run["method"] for run in same} == {"window", "sliding"}
@@ -364,7 +365,7 @@ def test_stored_runs_again(bench, tmp_path):
     assert list(changed["window"]["differences"]) == [f"{lines[0]['id']}: nats"]
 
 
-def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, tmp_path):
+def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench: Any, tmp_path: Path) -> None:
     weights = tmp_path / "weights.safetensors"
     load("window", backbone="tiny-llama", N=16, rank=2).save_weights(weights)
     methods = f"window(N=16),sliding(N=16,rank=2),window(N=16,rank=2,weights={weights})"
@@ -376,11 +377,11 @@ def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, 
     assert sum(run.get("equal", 0) for run in runs) == 2
 
 
-def test_stored_runs_rest_on_weights_that_are_kept(bench):
+def test_stored_runs_rest_on_weights_that_are_kept(bench: Any) -> None:
     assert bench("rerun", str(BENCHES.parent / "results"), "--lost")["lost"] == {}
 
 
-def test_a_folder_without_stored_runs_is_refused(bench, tmp_path):
+def test_a_folder_without_stored_runs_is_refused(bench: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no stored run in"):
         bench("rerun", str(tmp_path), "--lost")
 
@@ -393,7 +394,9 @@ def six_texts(folder: Path) -> Path:
     return folder
 
 
-def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_are_gone(bench, tmp_path, monkeypatch):
+def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_are_gone(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus, weights, runs = six_texts(tmp_path / "texts"), tmp_path / "weights", str(tmp_path / "runs")
     options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 64, "segment": 32}
     train("window(N=16,rank=2)", corpus, out=weights / "mine", **options)
@@ -405,7 +408,7 @@ def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_
     assert named.startswith("window-")
 
 
-def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
+def test_weights_in_8_bits(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts, out = six_texts(tmp_path / "texts"), tmp_path / "mine"
     options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 300, "segment": 32}
@@ -436,7 +439,7 @@ def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
         bench("eight_bits", "--store", str(tmp_path / "report.json"), "--backbone", "tiny-llama", str(out))
 
 
-def test_the_package_has_in_8_bits_what_the_limit_allows():
+def test_the_package_has_in_8_bits_what_the_limit_allows() -> None:
     report = json.loads((BENCHES.parent / "results/benches/eight_bits.json").read_text())
     measured = {row["weights"]: row for row in report["sets"]}
     shipped = {
@@ -451,7 +454,7 @@ def test_the_package_has_in_8_bits_what_the_limit_allows():
             assert {"before": file.bytes, "after": card.weights.bytes} == measured[name]["bytes"]
 
 
-def test_batches_change_no_number(bench):
+def test_batches_change_no_number(bench: Any) -> None:
     arguments = ["--method", "window(N=24)", "--task", "needle/1k(tokens=60)", "--limit", "2", "--batch", "2"]
     result = bench("batches", *arguments, "--backbone", "tiny-llama", "--repeats", "2")
     (row,) = result["rows"]
@@ -460,7 +463,7 @@ def test_batches_change_no_number(bench):
     assert row["metrics"]["alone"].keys() == row["metrics"]["batched"].keys()
 
 
-def test_plan(bench):
+def test_plan(bench: Any) -> None:
     options = ("plan", "--backbone", "tiny-llama", "--methods", "full,window", "--length", "512")
     measured = bench(*options)["results"]
     assert [record["method"] for record in measured] == ["full", "window"]
@@ -471,7 +474,7 @@ def test_plan(bench):
     assert [record["fits"] for record in planned["results"]] == ["yes", "yes"]
 
 
-def test_linear_memory(bench, tmp_path, monkeypatch):
+def test_linear_memory(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts = [f"Book {number} says that it is number {number}. " * 20 for number in range(6)]
     (tmp_path / "texts.txt").write_text("\f\n".join(texts))

@@ -29,26 +29,28 @@ METHODS = {
 """The tutorial's methods, in their order, and settings with which segments end inside of short texts."""
 
 
-def save_methods(folder):
+def save_methods(folder: Path) -> None:
     for name, source in zip(METHODS, code("docs/tutorial.md", "python"), strict=False):
         (folder / name.partition(":")[0]).write_text(source)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_tutorials_methods_keep_the_laws(name, tmp_path):
+def test_the_tutorials_methods_keep_the_laws(name: str, tmp_path: Path) -> None:
     save_methods(tmp_path)
     kind = registry.method_class(str(tmp_path / name))
     results = laws.check(lambda backbone: kind(backbone, kind.Config(**METHODS[name])), ("tiny-llama",))
     assert [result for result in results if not result.passed] == []
 
 
-def test_a_cached_method_takes_few_lines():
+def test_a_cached_method_takes_few_lines() -> None:
     texts = code("docs/tutorial.md", "python")[: len(METHODS)]
     lines = [len([line for line in text.splitlines() if line.strip()]) for text in texts]
     assert all(count <= most for count, most in zip(lines, (20, 40), strict=True))
 
 
-def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):
+def test_the_tutorials_task_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs/tutorial.md").read_text()
     (line,) = re.findall(r"`(\{\"story\".*?\})`\.", page)
     (tmp_path / "stories.jsonl").write_text(f"{line}\n{line}\n")
@@ -68,7 +70,7 @@ def headings(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", registry.methods())
-def test_every_method_has_a_page_with_the_same_headings(name):
+def test_every_method_has_a_page_with_the_same_headings(name: str) -> None:
     page = f"docs/methods/{name}.md"
     about = ["The idea", "Equation", "Settings", "What is ours, and what is the paper's", "Weights", "Results", "Cost"]
     assert headings(page) == about
@@ -81,7 +83,7 @@ def test_every_method_has_a_page_with_the_same_headings(name):
 
 
 @pytest.mark.parametrize("name", registry.tasks())
-def test_every_task_has_a_page_with_the_same_headings(name):
+def test_every_task_has_a_page_with_the_same_headings(name: str) -> None:
     page = f"docs/benchmarks/{name}.md"
     assert headings(page) == ["What it measures", "Splits", "Settings", "Reading and scoring", "Results"]
     assert text(page).startswith(f"# {name}: ")
@@ -89,7 +91,7 @@ def test_every_task_has_a_page_with_the_same_headings(name):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_shown_name_options_that_exist(page, capsys):
+def test_commands_shown_name_options_that_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = set(
         re.findall(
             r"contextlab (bench|train|ls|check|table|length|plot|page|cost|diff|reproduce|doctor)((?: [^\n`|]*)?)",
@@ -103,7 +105,7 @@ def test_commands_shown_name_options_that_exist(page, capsys):
             assert option in known, f"{command} {option}"
 
 
-def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
+def test_every_method_and_task_that_a_page_names_is_one(tmp_path: Path) -> None:
     save_methods(tmp_path)
     task = code("docs/tutorial.md", "python")[len(METHODS)]
     (tmp_path / "stories.py").write_text(task)
@@ -119,7 +121,9 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
         select(methods, entry.get("task", "needle").replace("stories.py", str(tmp_path / "stories.py")))
 
 
-def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypatch, capsys):
+def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("docs/settings.md") if "runs/forms" in block.code]
     for line in block.commands:
@@ -136,7 +140,9 @@ TABLES = [section for section in filled("contextlab") if not section[1].startswi
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for _, command, _ in TABLES))
-def test_tables_are_what_their_commands_print(command, capsys, monkeypatch):
+def test_tables_are_what_their_commands_print(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     assert cli.main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out.strip()
@@ -145,7 +151,9 @@ def test_tables_are_what_their_commands_print(command, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("page", "command", "shown"), filled("benches/tables.py"))
-def test_pages_show_the_stored_measurements(page, command, shown, monkeypatch):
+def test_pages_show_the_stored_measurements(
+    page: str, command: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     _, *arguments = shlex.split(command)
     files, _, columns = (" ".join(arguments)).partition(" --columns ")
@@ -156,12 +164,12 @@ def test_pages_show_the_stored_measurements(page, command, shown, monkeypatch):
 
 
 @pytest.mark.parametrize(("page", "command", "shown"), filled("benches/about.py"))
-def test_pages_show_the_settings_splits_and_weights_of_the_code(page, command, shown):
+def test_pages_show_the_settings_splits_and_weights_of_the_code(page: str, command: str, shown: str) -> None:
     _, part, name = command.split()
     assert bench("about").page(part, name) == shown.strip(), f"python benches/fill.py {page} --only about.py"
 
 
-def test_every_advice_has_stored_runs_behind_it():
+def test_every_advice_has_stored_runs_behind_it() -> None:
     sentences = re.findall(r"^\d+\. .*?(?=^\d+\. |^## )", text("docs/which_method.md"), re.MULTILINE | re.DOTALL)
     assert len(sentences) == 10
     for sentence in sentences:
@@ -170,13 +178,13 @@ def test_every_advice_has_stored_runs_behind_it():
         assert all(list((ROOT / folder).glob("*/summary.json")) for folder in folders), sentence
 
 
-def test_every_section_of_a_page_is_tested():
+def test_every_section_of_a_page_is_tested() -> None:
     programs = ("contextlab", "benches/tables.py", "benches/about.py")
     marks = sum(text(page).count("<!-- run: ") for page in PAGES)
     assert marks == sum(len(filled(program)) for program in programs) > 100
 
 
-def test_only_the_chosen_sections_are_filled(tmp_path):
+def test_only_the_chosen_sections_are_filled(tmp_path: Path) -> None:
     commands = ("contextlab ls nothing", "benches/about.py settings window")
     page = "".join(f"<!-- run: {command} -->\nold\n<!-- end -->\n" for command in commands)
     (tmp_path / "page.md").write_text(page)
@@ -187,7 +195,7 @@ def test_only_the_chosen_sections_are_filled(tmp_path):
     assert "| `N` |" in page
 
 
-def test_a_page_is_filled_between_its_marks(tmp_path):
+def test_a_page_is_filled_between_its_marks(tmp_path: Path) -> None:
     runs = [{"op": r"a|b\|c", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
     report = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}
     (tmp_path / "found.json").write_text(f"progress\n{json.dumps(report)}\n")
@@ -203,7 +211,7 @@ def test_a_page_is_filled_between_its_marks(tmp_path):
     assert lines[3:-3] == [*once, "", *every]
 
 
-def test_columns_of_measurements_can_be_chosen(tmp_path):
+def test_columns_of_measurements_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "found.json").write_text('{"threads": 2, "runs": [{"a": 1, "b": 2, "c": 3}]}')
     command = [sys.executable, ROOT / "benches" / "tables.py", tmp_path / "found.json", "--columns", "c,a"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pydantic
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
@@ -27,7 +30,7 @@ class Nested(State):
     count_B: torch.Tensor
 
 
-def state(rows=3):
+def state(rows: int = 3) -> Any:
     return Nested(
         torch.arange(rows),
         torch.randn(rows, 4),
@@ -48,13 +51,13 @@ class Counting(ContextMethod):
     Config = ToyConfig
 
     @property
-    def capabilities(self):
+    def capabilities(self) -> Any:
         return Capabilities()
 
-    def start(self, batch_size=1, *, ahead=None):
+    def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
         return State(torch.zeros(batch_size, dtype=torch.int64), torch.zeros(batch_size, 1))
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         rows, length = tokens_BT.shape
         lengths_B = lengths_B if lengths_B is not None else torch.full((rows,), length)
         scores = torch.zeros(rows, length)
@@ -68,21 +71,21 @@ class Counting(ContextMethod):
             )
         return dataclasses.replace(state, length_B=state.length_B + lengths_B), scores if logprobs else None
 
-    def distribution(self, last):
+    def distribution(self, last: Any) -> Any:
         scores = torch.zeros(7)
         scores[(int(last) + 1) % 7] = 2.0
         return scores.log_softmax(-1)
 
-    def next_logprobs(self, state):
+    def next_logprobs(self, state: Any) -> Any:
         return torch.stack([self.distribution(last) for last in state.pending_BC[:, 0]])
 
 
-def test_tensors_are_named_by_their_fields():
+def test_tensors_are_named_by_their_fields() -> None:
     names = ["length_B", "pending_BC", "inner.x_BS", "inner.layers.0", "inner.layers.1", "count_B"]
     assert list(state().tensors()) == names
 
 
-def test_fork_puts_copies_next_to_each_other_and_index_picks():
+def test_fork_puts_copies_next_to_each_other_and_index_picks() -> None:
     original = state()
     forked = original.fork(2)
     assert forked.length_B.tolist() == [0, 0, 1, 1, 2, 2]
@@ -91,13 +94,13 @@ def test_fork_puts_copies_next_to_each_other_and_index_picks():
         assert torch.equal(back.tensors()[name], tensor)
 
 
-def test_size_counts_every_tensor_once():
+def test_size_counts_every_tensor_once() -> None:
     sizes = {name: tensor.numel() for name, tensor in state().tensors().items()}
     assert state().floats == sum(n for name, n in sizes.items() if name not in ("length_B", "count_B"))
     assert state().nbytes == 4 * state().floats + 8 * (sizes["length_B"] + sizes["count_B"])
 
 
-def test_save_and_load_give_the_same_tensors(tmp_path):
+def test_save_and_load_give_the_same_tensors(tmp_path: Path) -> None:
     original = state()
     original.save(tmp_path / "s.safetensors")
     loaded = state(1).load(tmp_path / "s.safetensors")
@@ -105,20 +108,20 @@ def test_save_and_load_give_the_same_tensors(tmp_path):
     assert all(torch.equal(loaded.tensors()[name], tensor) for name, tensor in original.tensors().items())
 
 
-def test_loading_another_methods_state_is_one_sentence(tmp_path):
+def test_loading_another_methods_state_is_one_sentence(tmp_path: Path) -> None:
     State(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2)).save(tmp_path / "s.safetensors")
     with pytest.raises(UserError, match="another method or backbone"):
         state().load(tmp_path / "s.safetensors")
 
 
-def test_states_are_values():
+def test_states_are_values() -> None:
     original = state()
     with pytest.raises(dataclasses.FrozenInstanceError):
         original.length_B = torch.zeros(3)
     assert original.to("cpu").batch_size == 3
 
 
-def test_configuration_is_parsed_from_text_and_validated():
+def test_configuration_is_parsed_from_text_and_validated() -> None:
     assert ToyConfig.parse({"rate": "0.25", "steps": "7"}).as_dict() == {"rate": 0.25, "steps": 7}
     with pytest.raises(UserError, match=r"Setting rate='-1' is not valid: input should be greater than 0\."):
         ToyConfig.parse({"rate": "-1"})
@@ -128,7 +131,7 @@ def test_configuration_is_parsed_from_text_and_validated():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 6), max_size=5), min_size=1, max_size=4))
-def test_default_score_equals_reading_each_candidate(candidates):
+def test_default_score_equals_reading_each_candidate(candidates: Any) -> None:
     method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start, _ = method.read(method.start(2), torch.tensor([[1, 2], [5, 5]]))
     scores = method.score(start, candidates)
@@ -141,7 +144,7 @@ def test_default_score_equals_reading_each_candidate(candidates):
     assert start.length_B.tolist() == [2, 2]
 
 
-def test_candidates_are_read_from_as_many_copies_as_may_be_there(monkeypatch):
+def test_candidates_are_read_from_as_many_copies_as_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start, candidates = method.start(2), [[1, 2, 3], [4], [], [5, 6], [1]]
     whole = method.score(start, candidates)
@@ -154,7 +157,7 @@ def test_candidates_are_read_from_as_many_copies_as_may_be_there(monkeypatch):
     assert copies == [2, 2, 1] * 2
 
 
-def test_generate_continues_each_row_and_stops():
+def test_generate_continues_each_row_and_stops() -> None:
     method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start = method.start(3)
     written = method.generate(start, [[1], [3, 4], []], max_new_tokens=4, stop=[6])
@@ -162,7 +165,7 @@ def test_generate_continues_each_row_and_stops():
     assert method.generate(start, [[1], [1], [1]], max_new_tokens=0) == [[], [], []]
 
 
-def test_sampling_is_seeded():
+def test_sampling_is_seeded() -> None:
     method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     options = {"max_new_tokens": 20, "temperature": 2.0}
     first, again, other = (method.generate(method.start(), [[0]], seed=seed, **options) for seed in (1, 1, 2))
@@ -170,23 +173,23 @@ def test_sampling_is_seeded():
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=4))
-def test_pad_keeps_tokens_and_lengths(sequences):
+def test_pad_keeps_tokens_and_lengths(sequences: Any) -> None:
     tokens, lengths = pad(sequences)
     assert lengths.tolist() == [len(s) for s in sequences]
     assert [tokens[i, : len(s)].tolist() for i, s in enumerate(sequences)] == sequences
 
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 70))
-def test_what_is_ahead_ends_with_a_segment(context, question, segment):
+def test_what_is_ahead_ends_with_a_segment(context: Any, question: Any, segment: Any) -> None:
     first = Lengths(context, question).first_segment(segment)
     assert 1 <= first <= segment
     assert (context + question - first) % segment == 0
 
 
-def after(rows, vocabulary=7):
+def after(rows: int, vocabulary: int = 7) -> Any:
     """Predicts n + 1 after n, and 0 first."""
 
-    def logprobs(chosen_B):
+    def logprobs(chosen_B: Tensor) -> Any:
         last_B = torch.full((rows,), -1) if chosen_B is None else chosen_B
         return torch.nn.functional.one_hot((last_B + 1) % vocabulary, vocabulary).float()
 
@@ -194,23 +197,23 @@ def after(rows, vocabulary=7):
 
 
 @given(st.integers(0, 9), st.integers(1, 4))
-def test_a_writer_writes_max_new_tokens(count, rows):
+def test_a_writer_writes_max_new_tokens(count: Any, rows: Any) -> None:
     written = Writer(count, (), 0.0, 0).write(rows, after(rows))
     assert written == [[n % 7 for n in range(count)]] * rows
 
 
-def test_a_row_ends_at_a_stop_token_and_the_others_go_on():
-    def logprobs(chosen_B):
+def test_a_row_ends_at_a_stop_token_and_the_others_go_on() -> None:
+    def logprobs(chosen_B: Tensor) -> Any:
         following = [0, 3] if chosen_B is None else [(int(token) + 1) % 7 for token in chosen_B]
         return torch.nn.functional.one_hot(torch.tensor(following), 7).float()
 
     assert Writer(5, (4,), 0.0, 0).write(2, logprobs) == [[0, 1, 2, 3], [3]]
 
 
-def test_nothing_is_computed_behind_the_last_token():
+def test_nothing_is_computed_behind_the_last_token() -> None:
     calls = []
 
-    def logprobs(chosen_B):
+    def logprobs(chosen_B: Tensor) -> Any:
         calls.append(chosen_B)
         return torch.eye(7)[:1]
 
@@ -218,8 +221,8 @@ def test_nothing_is_computed_behind_the_last_token():
     assert len(calls) == 3
 
 
-def test_sampling_follows_the_seed():
-    def logprobs(_chosen_B):
+def test_sampling_follows_the_seed() -> None:
+    def logprobs(_chosen_B: Tensor) -> Any:
         return torch.zeros(2, 50)
 
     drawn = [Writer(8, (), 1.0, seed).write(2, logprobs) for seed in (0, 0, 1)]

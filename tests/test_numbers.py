@@ -27,7 +27,7 @@ def shows(cell: tuple[float, ...], stated: tuple[str, ...]) -> bool:
     )
 
 
-def test_every_interval_of_a_page_stands_in_a_table():
+def test_every_interval_of_a_page_stands_in_a_table() -> None:
     contents = {page: text(page).replace("\N{MINUS SIGN}", "-") for page in PAGES}
     rows = [line for content in contents.values() for line in content.splitlines() if line.startswith("|")]
     cells = {tuple(map(float, cell)) for line in rows for cell in IN_TABLES.findall(line)}
@@ -48,7 +48,7 @@ def test_every_interval_of_a_page_stands_in_a_table():
         ((".04", ".02", ".07"), True),
     ],
 )
-def test_a_stated_interval_has_the_digits_and_the_sign_of_its_cell(stated, shown):
+def test_a_stated_interval_has_the_digits_and_the_sign_of_its_cell(stated: tuple[str, str, str], shown: bool) -> None:
     assert shows((0.0382, 0.0176, 0.0661), stated) == shown
     assert shows((-0.0382, -0.0661, -0.0176), stated) == shown
 
@@ -80,7 +80,7 @@ def stands_among(stated: str, numbers: Sequence[float]) -> bool:
     return place < len(numbers) and numbers[place] <= float(stated) + near
 
 
-def test_every_number_in_prose_stands_in_a_table_of_its_page_or_of_one_that_it_links():
+def test_every_number_in_prose_stands_in_a_table_of_its_page_or_of_one_that_it_links() -> None:
     """Of those with three digits after the point: shorter ones stand in some table by chance."""
     tables = {page: numbers_in_tables(page) for page in PAGES}
     checked = 0
@@ -94,5 +94,5 @@ def test_every_number_in_prose_stands_in_a_table_of_its_page_or_of_one_that_it_l
 
 
 @pytest.mark.parametrize(("stated", "expected"), [(".139", True), ("0.1386", True), (".1385", False), (".140", False)])
-def test_a_stated_number_is_a_rounded_one_of_the_tables(stated, expected):
+def test_a_stated_number_is_a_rounded_one_of_the_tables(stated: str, expected: bool) -> None:
     assert stands_among(stated, [0.038, 0.1386, 3.2]) == expected

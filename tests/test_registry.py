@@ -216,7 +216,7 @@ def test_everything_that_is_built_in_is_registered_under_a_name_that_loads() -> 
 
 
 @pytest.mark.parametrize("name", registry.methods())
-def test_settings_are_parsed_from_text(name):
+def test_settings_are_parsed_from_text(name: str) -> None:
     """In the form of the command line."""
     config = registry.method_class(name).Config
     defaults = config().as_dict()

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from contextlab import attention
 from contextlab.attention import KV, CacheReader, Layout, rotate
@@ -16,7 +19,7 @@ from contextlab.errors import UserError
 class NoPositions:
     slopes_H: torch.Tensor | None = None
 
-    def rotary(self, positions):
+    def rotary(self, positions: Any) -> Any:
         return None
 
 
@@ -24,18 +27,18 @@ class Slopes(NoPositions):
     slopes_H = torch.tensor([0.5, 0.25])
 
 
-def kv(rows, slots, used, heads=2, width=4):
+def kv(rows: int, slots: Any, used: Any, heads: int = 2, width: int = 4) -> Any:
     k, v = torch.randn(rows, heads, slots, width), torch.randn(rows, heads, slots, width)
     return KV((k,), (v,), torch.tensor(used))
 
 
-def attend(reader, rows, length, heads=4):
+def attend(reader: Any, rows: int, length: int, heads: int = 4) -> Any:
     q = torch.randn(rows, heads, length, 4)
     k, v = torch.randn(rows, 2, length, 4), torch.randn(rows, 2, length, 4)
     return reader(0, q, k, v, 0.5), (q, k, v)
 
 
-def by_hand(q, k, v, seen, bias=None):
+def by_hand(q: Tensor, k: Tensor, v: Tensor, seen: Any, bias: Any = None) -> Any:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     logits = q @ k.transpose(-1, -2) * 0.5
     if bias is not None:
@@ -43,7 +46,7 @@ def by_hand(q, k, v, seen, bias=None):
     return logits.masked_fill(~seen[:, None], float("-inf")).softmax(-1) @ v
 
 
-def test_new_tokens_see_the_used_cache_and_themselves_causally():
+def test_new_tokens_see_the_used_cache_and_themselves_causally() -> None:
     cached = kv(2, 5, [5, 3])
     position = cached.used_B[:, None] + torch.arange(3)
     reader = CacheReader(NoPositions(), cached, Layout(position))
@@ -56,14 +59,14 @@ def test_new_tokens_see_the_used_cache_and_themselves_causally():
     torch.testing.assert_close(out, by_hand(q, keys, values, seen))
 
 
-def test_without_a_cache_attention_is_plain_causal():
+def test_without_a_cache_attention_is_plain_causal() -> None:
     reader = CacheReader(NoPositions(), kv(2, 0, [0, 0]), Layout(torch.arange(4).expand(2, -1)))
     assert reader.causal(None)
     out, (q, k, v) = attend(reader, 2, 4)
     torch.testing.assert_close(out, by_hand(q, k, v, torch.ones(2, 4, 4).tril().bool()))
 
 
-def test_candidates_see_the_cache_and_themselves_only():
+def test_candidates_see_the_cache_and_themselves_only() -> None:
     cached = kv(1, 3, [3])
     layout = Layout(torch.tensor([[3, 4, 3, 4]]), torch.tensor([0, 0, 1, 1]))
     seen = CacheReader(NoPositions(), cached, layout).visible()[0]
@@ -73,7 +76,7 @@ def test_candidates_see_the_cache_and_themselves_only():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 6), st.integers(1, 6), st.integers(1, 8), st.integers(0, 3))
-def test_a_band_counts_the_query_itself_and_spares_the_first_slots(slots, new, band, first):
+def test_a_band_counts_the_query_itself_and_spares_the_first_slots(slots: Any, new: Any, band: Any, first: Any) -> None:
     layout = Layout(torch.arange(slots, slots + new)[None], None, band, first)
     seen = CacheReader(NoPositions(), kv(1, slots, [slots]), layout).visible()[0]
     for t in range(new):
@@ -83,7 +86,7 @@ def test_a_band_counts_the_query_itself_and_spares_the_first_slots(slots, new, b
 
 
 @pytest.mark.parametrize(("name", "window"), [("tiny-mistral", 48), ("tiny-qwen2", None), ("tiny-gpt2", None)])
-def test_a_models_own_sliding_window_is_declared(name, window):
+def test_a_models_own_sliding_window_is_declared(name: str, window: int | None) -> None:
     """With it, what full attention sees is what the model sees: nothing farther away in one layer."""
     backbone = load(name)
     assert backbone.own_window == window
@@ -91,7 +94,7 @@ def test_a_models_own_sliding_window_is_declared(name, window):
     assert backbone.own_window is None
 
 
-def test_a_models_own_sliding_window_is_respected():
+def test_a_models_own_sliding_window_is_respected() -> None:
     reader = CacheReader(NoPositions(), kv(1, 0, [0]), Layout(torch.arange(5)[None]))
     mask = reader.mask(2, torch.float32)
     assert mask is not None
@@ -99,7 +102,7 @@ def test_a_models_own_sliding_window_is_respected():
     assert mask[0, 0].isneginf().sum(-1).tolist() == [4, 3, 3, 3, 3]
 
 
-def test_alibi_falls_with_distance():
+def test_alibi_falls_with_distance() -> None:
     reader = CacheReader(Slopes(), kv(1, 2, [2]), Layout(torch.arange(2, 4)[None]))
     out, (q, k, v) = attend(reader, 1, 2, heads=2)
     distance = torch.arange(4)[None] - torch.arange(2, 4)[:, None]
@@ -111,7 +114,7 @@ def test_alibi_falls_with_distance():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3), st.integers(0, 2))
-def test_growing_appends_each_rows_tokens_behind_its_own_and_no_padding(rows, padding):
+def test_growing_appends_each_rows_tokens_behind_its_own_and_no_padding(rows: Any, padding: Any) -> None:
     used, lengths = (torch.tensor(column) for column in zip(*rows, strict=True))
     slots, new = int(used.max()), int(lengths.max()) + padding
     old = torch.arange(slots).float().expand(len(rows), -1)
@@ -129,7 +132,7 @@ def test_growing_appends_each_rows_tokens_behind_its_own_and_no_padding(rows, pa
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 8), st.integers(0, 3), st.integers(0, 4))
-def test_keep_cuts_to_the_first_and_last_slots_of_the_rows_asked_for(used, first, last):
+def test_keep_cuts_to_the_first_and_last_slots_of_the_rows_asked_for(used: Any, first: Any, last: Any) -> None:
     x = torch.arange(8).float().expand(2, -1)[:, None, :, None]
     kept = KV((x,), (x,), torch.tensor([used, used])).keep(first, last, torch.tensor([True, False]), NoPositions())
     whole = list(range(used))
@@ -138,11 +141,11 @@ def test_keep_cuts_to_the_first_and_last_slots_of_the_rows_asked_for(used, first
     assert kept.k[0][1, 0, : int(kept.used_B[1]), 0].tolist() == whole
 
 
-def test_rotation_depends_on_differences_only_and_leaves_the_rest_of_a_head_alone():
+def test_rotation_depends_on_differences_only_and_leaves_the_rest_of_a_head_alone() -> None:
     backbone = load("tiny-llama")
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
-    def product(a, b):
+    def product(a: Any, b: Any) -> Any:
         turned = [rotate(x, backbone.rotary(torch.tensor([[p]]))) for x, p in ((q, a), (k, b))]
         return (turned[0] * turned[1]).sum()
 
@@ -152,7 +155,7 @@ def test_rotation_depends_on_differences_only_and_leaves_the_rest_of_a_head_alon
     assert torch.equal(turned[..., 8:], wide[..., 8:])
 
 
-def test_the_seam_is_left_as_it_was_found():
+def test_the_seam_is_left_as_it_was_found() -> None:
     backbone = load("tiny-llama")
     before = backbone.model.config._attn_implementation
     with attention.seam(backbone.config, 1.0):
@@ -161,7 +164,7 @@ def test_the_seam_is_left_as_it_was_found():
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2"])
-def test_hidden_states_equal_the_models_own_with_padding(name):
+def test_hidden_states_equal_the_models_own_with_padding(name: str) -> None:
     backbone = load(name)
     tokens = torch.randint(0, 257, (2, 60))
     mask = torch.ones_like(tokens)
@@ -174,7 +177,7 @@ def test_hidden_states_equal_the_models_own_with_padding(name):
     torch.testing.assert_close(ours[1, :40], own[1, :40], atol=1e-5, rtol=1e-5)
 
 
-def test_running_layer_by_layer_equals_running_the_model():
+def test_running_layer_by_layer_equals_running_the_model() -> None:
     for name in ("tiny-llama", "tiny-gpt2"):
         backbone = load(name)
         parts = attention.anatomy(backbone.model)
@@ -189,7 +192,7 @@ def test_running_layer_by_layer_equals_running_the_model():
         torch.testing.assert_close(parts.norm(hidden), whole)
 
 
-def test_a_model_built_otherwise_is_refused():
+def test_a_model_built_otherwise_is_refused() -> None:
     config = transformers.OPTConfig(
         vocab_size=64, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2
     )
@@ -197,18 +200,18 @@ def test_a_model_built_otherwise_is_refused():
         attention.anatomy(transformers.OPTForCausalLM(config))
 
 
-def test_the_seam_without_attend_says_what_to_do():
+def test_the_seam_without_attend_says_what_to_do() -> None:
     backbone = load("tiny-llama")
     with attention.seam(backbone.config, 1.0), pytest.raises(UserError, match="OPT-style"):
         backbone.model(torch.zeros(1, 2, dtype=torch.int64))
 
 
-def test_an_unmodified_model_attends_through_what_it_is_lent():
+def test_an_unmodified_model_attends_through_what_it_is_lent() -> None:
     model = load("tiny-gpt2").model
     tokens = torch.arange(6)[None]
     seen: list[tuple[int, ...]] = []
 
-    def attend(layer, q, k, v, scale, window=None):
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: Any = None) -> Any:
         seen.append((layer, *q.shape))
         return torch.zeros_like(q)
 
@@ -224,7 +227,7 @@ def test_an_unmodified_model_attends_through_what_it_is_lent():
     assert torch.equal(model(tokens).logits, own)
 
 
-def test_candidates_see_what_they_wrote_before_and_not_what_others_did():
+def test_candidates_see_what_they_wrote_before_and_not_what_others_did() -> None:
     """Three slots are shared, two candidates have one and two slots behind them, and each adds a token."""
     shared, tail_group, tail_position = 3, torch.tensor([0, 1, 1]), torch.tensor([[3, 3, 4]])
     cached = KV(*(kv(1, 6, [3]).k, kv(1, 6, [3]).v), torch.tensor([shared]))

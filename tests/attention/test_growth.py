@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -28,15 +29,15 @@ ALIGNED = 4
 class NoPositions:
     slopes_H = None
 
-    def rotary(self, positions):
+    def rotary(self, positions: Any) -> Any:
         return None
 
 
-def fresh(rows=1):
+def fresh(rows: int = 1) -> Any:
     return empty_kv(LAYERS, (rows, HEADS, WIDTH), torch.empty(0))
 
 
-def tokens(rows, count, first):
+def tokens(rows: int, count: int, first: Any) -> Any:
     """Keys that say which token they are; values are their negatives."""
     return torch.arange(first, first + count).float()[:, None].expand(rows, HEADS, count, WIDTH)
 
@@ -65,7 +66,7 @@ def whole_bytes(kv: KV) -> int:
     return storage_bytes((*kv.k, *kv.v))
 
 
-def test_a_second_continuation_of_a_cache_never_sees_the_first():
+def test_a_second_continuation_of_a_cache_never_sees_the_first() -> None:
     shorter = grow(fresh(), 5, 0)
     first, other = grow(shorter, 2, 100), grow(shorter, 3, 200)
     again = grow(first, 1, 300)
@@ -77,7 +78,7 @@ def test_a_second_continuation_of_a_cache_never_sees_the_first():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.booleans()), min_size=1, max_size=12))
-def test_caches_that_grow_out_of_each_other_in_any_order_stay_what_they_are(steps):
+def test_caches_that_grow_out_of_each_other_in_any_order_stay_what_they_are(steps: Any) -> None:
     """Every step lets some earlier cache grow, in its room or by copying; all of them are looked at in the end."""
     caches, expected = [fresh()], [[]]
     for number, (parent, count, reserve) in enumerate(steps, start=1):
@@ -87,7 +88,7 @@ def test_caches_that_grow_out_of_each_other_in_any_order_stay_what_they_are(step
     assert [held(kv) for kv in caches] == expected
 
 
-def test_growing_token_by_token_writes_in_place_and_keeps_few_free_slots():
+def test_growing_token_by_token_writes_in_place_and_keeps_few_free_slots() -> None:
     kv = grow(fresh(), 512, 0)
     moves = 0
     for step in range(300):
@@ -99,7 +100,7 @@ def test_growing_token_by_token_writes_in_place_and_keeps_few_free_slots():
     assert held(kv) == [*range(512), *range(1000, 1300)]
 
 
-def test_moving_into_larger_memory_never_holds_the_cache_twice():
+def test_moving_into_larger_memory_never_holds_the_cache_twice() -> None:
     """Even while the caller holds the cache that is moved: its peak is the larger one and one tensor of the old."""
     with PeakMemory() as memory:
         kv = KV(*grow(fresh(), 640, 0, reserve=False).__getstate__().values())
@@ -111,7 +112,7 @@ def test_moving_into_larger_memory_never_holds_the_cache_twice():
     assert held(grown) == [*range(640), 1000]
 
 
-def test_nor_when_the_larger_memory_takes_the_place_of_one_that_is_full():
+def test_nor_when_the_larger_memory_takes_the_place_of_one_that_is_full() -> None:
     with PeakMemory() as memory:
         kv = grow(fresh(), 640, 0)
         assert kv.buffers is not None
@@ -127,7 +128,7 @@ def test_nor_when_the_larger_memory_takes_the_place_of_one_that_is_full():
 
 
 @torch.no_grad()
-def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
+def test_a_cache_is_never_reserved_beyond_what_it_may_hold() -> None:
     kv = fresh().reserve(1000, 128)
     assert kv.buffers is not None
     assert kv.buffers.slots == 128
@@ -135,7 +136,7 @@ def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
 
 
 @torch.no_grad()
-def test_an_empty_cache_stays_empty_when_another_grows_out_of_it():
+def test_an_empty_cache_stays_empty_when_another_grows_out_of_it() -> None:
     empty = fresh()
     assert empty.reserve(8, 100).buffers is not None
     assert empty.buffers is None
@@ -145,7 +146,9 @@ def test_an_empty_cache_stays_empty_when_another_grows_out_of_it():
     ("held_slots", "new", "cut", "moves"), [(5, 6, True, False), (5, 5, True, True), (5, 6, False, True)]
 )
 @torch.no_grad()
-def test_a_cache_that_is_soon_cut_does_not_leave_its_memory_with_who_began_it(held_slots, new, cut, moves):
+def test_a_cache_that_is_soon_cut_does_not_leave_its_memory_with_who_began_it(
+    held_slots: int, new: int, cut: bool, moves: bool
+) -> None:
     """Unless moving is what saves memory: where the cache is the larger part of what it becomes."""
     shorter = grow(fresh(), held_slots, 0, reserve=False)
     larger = shorter.reserve(new, 100, cut=cut)
@@ -155,14 +158,14 @@ def test_a_cache_that_is_soon_cut_does_not_leave_its_memory_with_who_began_it(he
 
 
 @torch.no_grad()
-def test_nothing_moves_where_nothing_is_added():
+def test_nothing_moves_where_nothing_is_added() -> None:
     shorter = grow(fresh(), 5, 0, reserve=False)
     for kv in (shorter.reserve(0, 100), shorter.reserve(7, 5)):
         assert kv is shorter
         assert kv.buffers is None
 
 
-def test_copies_and_pickles_hold_the_slots_in_use_only():
+def test_copies_and_pickles_hold_the_slots_in_use_only() -> None:
     kv = grow(grow(fresh(), 100, 0), 1, 100)
     assert whole_bytes(kv) > 101 * BYTES
     for other in (copy.deepcopy(kv), pickle.loads(pickle.dumps(kv))):
@@ -172,13 +175,13 @@ def test_copies_and_pickles_hold_the_slots_in_use_only():
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 1001])
-def test_what_is_read_at_once_holds_no_free_slots(count):
+def test_what_is_read_at_once_holds_no_free_slots(count: int) -> None:
     assert whole_bytes(grow(fresh(), count, 0)) < (count + ALIGNED) * BYTES
 
 
 @pytest.mark.parametrize("width", [4, 8, 20, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_heads_begin_at_aligned_memory(width, dtype):
+def test_heads_begin_at_aligned_memory(width: int, dtype: torch.dtype) -> None:
     with torch.no_grad():
         kv = empty_kv(1, (2, 3, width), torch.empty(0, dtype=dtype)).reserve(37, 100)
     for row in range(2):
@@ -186,11 +189,11 @@ def test_heads_begin_at_aligned_memory(width, dtype):
             assert kv.k[0][row, head].data_ptr() % 64 == 0
 
 
-def test_a_cache_cut_to_nothing_keeps_no_memory():
+def test_a_cache_cut_to_nothing_keeps_no_memory() -> None:
     assert whole_bytes(grow(fresh(), 10, 0).cut(0, torch.tensor([True]))) == 0
 
 
-def test_with_a_graph_nothing_is_written_in_place():
+def test_with_a_graph_nothing_is_written_in_place() -> None:
     """A buffer that attention has saved for its backward pass must not change."""
     kv = grow(fresh(), 4, 0)
     weight = torch.ones((), requires_grad=True)
@@ -204,7 +207,7 @@ def test_with_a_graph_nothing_is_written_in_place():
     assert kv.buffers.free(7, 1) is False
 
 
-def test_a_cache_with_a_graph_keeps_it_when_it_is_read_on_from_without():
+def test_a_cache_with_a_graph_keeps_it_when_it_is_read_on_from_without() -> None:
     leaf = torch.ones(1, HEADS, 2, WIDTH, requires_grad=True)
     layers = (leaf * 2,) * LAYERS
     kv = KV(layers, layers, torch.tensor([2]))
@@ -213,13 +216,13 @@ def test_a_cache_with_a_graph_keeps_it_when_it_is_read_on_from_without():
     assert leaf.grad is not None
 
 
-def test_what_was_read_for_inference_only_goes_on_outside_of_it():
+def test_what_was_read_for_inference_only_goes_on_outside_of_it() -> None:
     with torch.inference_mode():
         kv = grow(fresh(), 4, 0)
     assert held(grow(kv, 2, 10)) == [*range(4), 10, 11]
 
 
-def test_two_passes_over_the_same_free_slots_are_found_out():
+def test_two_passes_over_the_same_free_slots_are_found_out() -> None:
     with torch.no_grad():
         kv = grow(fresh(), 4, 0).reserve(8, 100)
         readers = [CacheReader(NoPositions(), kv, Layout(kv.used_B[:, None])) for _ in range(2)]
@@ -233,7 +236,7 @@ def test_two_passes_over_the_same_free_slots_are_found_out():
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen2"])
 @pytest.mark.parametrize("raw", [frozenset(), frozenset({0}), frozenset({0, 1})])
-def test_keys_move_to_the_rotation_of_their_new_slots(name, raw):
+def test_keys_move_to_the_rotation_of_their_new_slots(name: str, raw: Any) -> None:
     backbone = load(name)
     key = torch.randn(2, backbone.kv_heads, 9, backbone.head_width)
     turned = rotate(key, per_head(backbone, torch.arange(9)[None]))
@@ -248,7 +251,7 @@ def test_keys_move_to_the_rotation_of_their_new_slots(name, raw):
         assert torch.equal(kept.v[layer][0, :, :5], layers[layer][0, :, chosen])
 
 
-def test_narrow_keys_are_rounded_once_by_a_move():
+def test_narrow_keys_are_rounded_once_by_a_move() -> None:
     backbone = load("tiny-llama")
     exact = torch.randn(1, 2, 40, 8)
     turned = rotate(exact, per_head(backbone, torch.arange(40)[None])).bfloat16()
@@ -259,7 +262,7 @@ def test_narrow_keys_are_rounded_once_by_a_move():
 
 
 @pytest.mark.parametrize("split", [1, 7, 64])
-def test_full_is_bitwise_the_same_in_place_and_copied(split):
+def test_full_is_bitwise_the_same_in_place_and_copied(split: int) -> None:
     """Free slots change where things lie, and not one bit of what is computed."""
     backbone, text = load("tiny-llama"), torch.randint(0, 256, (2, 120), generator=torch.Generator().manual_seed(0))
     method = Full(backbone)
@@ -274,7 +277,7 @@ def test_full_is_bitwise_the_same_in_place_and_copied(split):
         bare = bare.map(torch.clone)
 
 
-def test_a_step_of_a_long_state_needs_little_more_than_the_state(monkeypatch):
+def test_a_step_of_a_long_state_needs_little_more_than_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = load("tiny-llama")
     monkeypatch.setattr(backbone, "max_positions", 4096)
     method = Full(backbone)
@@ -287,7 +290,7 @@ def test_a_step_of_a_long_state_needs_little_more_than_the_state(monkeypatch):
             assert memory.peak_bytes <= 1.3 * state.nbytes
 
 
-def test_sliding_keeps_rotated_keys_through_many_windows():
+def test_sliding_keeps_rotated_keys_through_many_windows() -> None:
     backbone = load("tiny-llama")
     method = Sliding(backbone, SlidingConfig(N=16, sinks=2))
     text = torch.randint(0, 256, (1, 400), generator=torch.Generator().manual_seed(1))

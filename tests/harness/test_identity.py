@@ -103,7 +103,7 @@ def test_the_hardware_is_described_in_words() -> None:
     assert words.endswith(" cores)")
 
 
-def test_the_content_of_every_path_in_a_configuration_counts(tmp_path):
+def test_the_content_of_every_path_in_a_configuration_counts(tmp_path: Path) -> None:
     method_file, folder = tmp_path / "one", tmp_path / "folder"
     method_file.write_text("a")
     (folder / "deep").mkdir(parents=True)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
@@ -15,7 +18,7 @@ from contextlab.methods.parts.targets import adapted
 peft = pytest.importorskip("peft")
 
 
-def adapter_of(name, **settings):
+def adapter_of(name: str, **settings: Any) -> Any:
     method = GenerativeAdapter(backbones.load(name), GenerativeAdapterConfig(chunk=32, d_r=8, r=4, **settings))
     for i in range(len(method.generator.targets)):
         torch.nn.init.normal_(method.generator.layer(i).A1, std=2.0)
@@ -24,7 +27,7 @@ def adapter_of(name, **settings):
 
 
 @torch.no_grad()
-def logits(model, tokens):
+def logits(model: Any, tokens: Tensor) -> Any:
     return model(tokens).logits
 
 
@@ -37,7 +40,9 @@ def logits(model, tokens):
         ("tiny-gpt2", {"modules": "*.c_fc", "normalisation": "frobenius"}),
     ],
 )
-def test_peft_loads_and_merges_what_the_adapter_does(name, settings, tmp_path):
+def test_peft_loads_and_merges_what_the_adapter_does(
+    name: str, settings: dict[str, float | str], tmp_path: Path
+) -> None:
     adapter, tokens = adapter_of(name, **settings), torch.randint(0, 257, (2, 20))
     generator = adapter.generator
     plain = logits(generator.backbone.model, tokens)
@@ -53,7 +58,7 @@ def test_peft_loads_and_merges_what_the_adapter_does(name, settings, tmp_path):
     torch.testing.assert_close(merged / scale, expected / scale, atol=1e-5, rtol=0)
 
 
-def test_the_folder_says_that_nothing_is_left_to_scale(tmp_path):
+def test_the_folder_says_that_nothing_is_left_to_scale(tmp_path: Path) -> None:
     config = json.loads((export(adapter_of("tiny-llama"), tmp_path / "lora") / "adapter_config.json").read_text())
     assert config["lora_alpha"] == config["r"] == 4
     assert not config["fan_in_fan_out"]
@@ -61,7 +66,7 @@ def test_the_folder_says_that_nothing_is_left_to_scale(tmp_path):
     assert peft.LoraConfig.from_pretrained(tmp_path / "lora").r == 4
 
 
-def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
+def test_nothing_is_overwritten_or_left_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = adapter_of("tiny-llama")
     (tmp_path / "taken").mkdir()
     with pytest.raises(UserError, match="is there already"):
@@ -70,7 +75,7 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="cannot be written"):
         export(adapter, tmp_path / "file" / "lora")
 
-    def full_disk(*_args, **_kwargs):
+    def full_disk(*_args: Any, **_kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full_disk)
@@ -79,7 +84,7 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
 
 
-def test_only_one_row_fits_into_a_folder(tmp_path):
+def test_only_one_row_fits_into_a_folder(tmp_path: Path) -> None:
     adapter = adapter_of("tiny-llama")
     two = type(adapter)(adapter.S_BLRR.repeat(2, 1, 1, 1), adapter.generator)
     with pytest.raises(UserError, match="has 2 rows"):

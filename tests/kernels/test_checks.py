@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from kernel_cases import case
+from torch import Tensor
 
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.eva_attention import eva_attention
@@ -12,7 +16,7 @@ from contextlab.kernels.joint_memory_attention import joint_memory_attention, lo
 NAMES = ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory", "k_BKncD", "v_BKncD", "gate_H", "ids_BHTm", "retrieved_BHTm")
 
 
-def call(**changed):
+def call(**changed: Any) -> Any:
     example = case(3, 5, heads=4, kv_heads=2)
     arguments = dict(zip(NAMES, (*example.leaves, example.ids, example.retrieved), strict=True))
     for name, change in changed.items():
@@ -37,14 +41,14 @@ def call(**changed):
         ("gate_H", lambda x: x.to("meta"), ValueError, "gate_H is on meta and local_BHTD on cpu: move one of them."),
     ],
 )
-def test_a_mistake_is_one_sentence(name, change, error, sentence):
+def test_a_mistake_is_one_sentence(name: str, change: Callable[..., Any], error: type[Any], sentence: str) -> None:
     call()
     with pytest.raises(error, match=sentence) as raised:
         call(**{name: change})
     assert str(raised.value).endswith(".")
 
 
-def test_heads_and_lengths_must_fit():
+def test_heads_and_lengths_must_fit() -> None:
     q = torch.randn(1, 3, 4, 8)
     with pytest.raises(ValueError, match=r"3 query heads cannot share 2 key heads: give a multiple."):
         local_attention(q, *[torch.randn(1, 2, 4, 8)] * 2, scale=1.0)
@@ -56,7 +60,7 @@ def test_heads_and_lengths_must_fit():
         chunk_topk(q, torch.randn(1, 3, 4, 8), torch.tensor([1.0]), 1)
 
 
-def attend(**changed):
+def attend(**changed: Any) -> Any:
     shapes = {"q_BHTD": (1, 4, 3, 8), "k_BKSD": (1, 2, 5, 8), "v_BKSD": (1, 2, 5, 8)}
     shapes |= {"chunk_k_BKnD": (1, 2, 6, 8), "chunk_v_BKnD": (1, 2, 6, 8)}
     arguments = {name: torch.zeros(shape) for name, shape in shapes.items()}
@@ -82,7 +86,7 @@ def attend(**changed):
         ({"overlap": True}, ValueError, "Nothing overlaps without windows: give window= too."),
     ],
 )
-def test_a_mistake_in_eva_attention_is_one_sentence(changed, error, sentence):
+def test_a_mistake_in_eva_attention_is_one_sentence(changed: dict[str, Any], error: type[Any], sentence: str) -> None:
     assert attend().shape == (1, 4, 3, 8)
     with pytest.raises(error, match=sentence) as raised:
         attend(**changed)
@@ -98,7 +102,9 @@ def test_a_mistake_in_eva_attention_is_one_sentence(changed, error, sentence):
         ({"chunk": 0}, ValueError, "A chunk of 0 tokens holds none: give 1 or more."),
     ],
 )
-def test_a_mistake_in_pooling_is_one_sentence(changed, error, sentence):
+def test_a_mistake_in_pooling_is_one_sentence(
+    changed: dict[str, Tensor | int], error: type[Any], sentence: str
+) -> None:
     inputs = {"k_BKTD": torch.zeros(1, 2, 10, 8), "v_BKTD": torch.zeros(1, 2, 10, 8), "chunk": 4, "scale": 1.0}
     w = torch.zeros(1, 2, 3, 8)
     pool_chunks(w, **inputs)
@@ -117,7 +123,7 @@ def test_a_mistake_in_pooling_is_one_sentence(changed, error, sentence):
         (3, 0, "4 query heads cannot share 0 key heads: give a multiple."),
     ],
 )
-def test_a_mistake_in_means_is_one_sentence(chunk, kv_heads, sentence):
+def test_a_mistake_in_means_is_one_sentence(chunk: int, kv_heads: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         chunk_means(torch.zeros(1, 4, 6, 8), chunk, kv_heads)
     with pytest.raises(ValueError, match="x_BHTD has 3 dimensions: give it 4"):

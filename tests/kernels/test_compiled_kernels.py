@@ -12,7 +12,7 @@ KERNELS = 17
 SHARED_MEMORY = 227 * 1024
 
 
-def test_every_kernel_compiles_for_a_gpu_within_its_registers(tmp_path):
+def test_every_kernel_compiles_for_a_gpu_within_its_registers(tmp_path: Path) -> None:
     """In bfloat16 and float32 at a width of 64, with a tile that needs no more than a Hopper GPU has."""
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

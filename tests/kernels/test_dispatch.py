@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,12 @@ from contextlab.kernels import dispatch
 from contextlab.kernels.joint_memory_attention import local_attention
 
 
-def attend(dtype=torch.float32):
+def attend(dtype: Any = torch.float32) -> Any:
     x = torch.randn(1, 1, 2, 4, dtype=dtype)
     return local_attention(x, x, x, scale=1.0)
 
 
-def test_a_cpu_runs_blocks_unless_a_form_is_forced(monkeypatch):
+def test_a_cpu_runs_blocks_unless_a_form_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(dispatch.VARIABLE, raising=False)
     assert not dispatch.use_triton(torch.zeros(1))
     with dispatch.forced("torch"):
@@ -27,14 +28,14 @@ def test_a_cpu_runs_blocks_unless_a_form_is_forced(monkeypatch):
     assert dispatch.forced_form() is None
 
 
-def test_forcing_ends_with_the_block_and_nests(monkeypatch):
+def test_forcing_ends_with_the_block_and_nests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(dispatch.VARIABLE, "torch")
     with dispatch.forced("reference"), pytest.raises(KeyError), dispatch.forced("triton"):
         raise KeyError
     assert dispatch.forced_form() == "torch"
 
 
-def test_an_unknown_form_is_one_sentence(monkeypatch):
+def test_an_unknown_form_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(dispatch.VARIABLE, "fast")
     with pytest.raises(UserError, match="CONTEXTLAB_KERNELS=fast is no form of the kernels: set it to reference"):
         attend()
@@ -48,7 +49,9 @@ def test_an_unknown_form_is_one_sentence(monkeypatch):
         ("1", torch.float64, "it takes float32, float16 and bfloat16 only"),
     ],
 )
-def test_triton_where_it_cannot_run_is_one_sentence(monkeypatch, interpret, dtype, sentence):
+def test_triton_where_it_cannot_run_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, interpret: str, dtype: torch.dtype, sentence: str
+) -> None:
     pytest.importorskip("triton")
     monkeypatch.setenv(dispatch.VARIABLE, "triton")
     monkeypatch.setenv("TRITON_INTERPRET", interpret)
@@ -56,7 +59,7 @@ def test_triton_where_it_cannot_run_is_one_sentence(monkeypatch, interpret, dtyp
         attend(dtype)
 
 
-def test_what_cannot_run_is_known_before_it_runs(monkeypatch):
+def test_what_cannot_run_is_known_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     cpu = torch.device("cpu")
     for form in ("reference", "torch"):
@@ -71,14 +74,14 @@ def test_what_cannot_run_is_known_before_it_runs(monkeypatch):
         load("tiny-llama", device="cpu", dtype="bfloat16")
 
 
-def test_triton_that_is_not_installed_is_one_sentence(monkeypatch):
+def test_triton_that_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.util, "find_spec", lambda name: None)
     monkeypatch.setenv(dispatch.VARIABLE, "triton")
     with pytest.raises(UserError, match=r"triton is not installed \(pip install 'contextlab\[kernels\]'\)."):
         attend()
 
 
-def test_the_kernels_are_imported_without_triton():
+def test_the_kernels_are_imported_without_triton() -> None:
     code = """
 import sys
 sys.modules["triton"] = None
@@ -90,7 +93,7 @@ print(sorted(name for name in sys.modules if name.startswith("contextlab.kernels
     assert subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_totals_are_known_with_and_without_data():
+def test_totals_are_known_with_and_without_data() -> None:
     assert dispatch.total(torch.tensor([True, False, True])) == 2
     assert dispatch.total(torch.tensor([3, 4]), most=9) == 7
     assert dispatch.total(torch.empty(2, device="meta"), most=9) == 18

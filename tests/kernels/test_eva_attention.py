@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from eva_cases import LEAVES, attention
@@ -30,7 +32,7 @@ SIZES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
-def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+def test_forward_and_every_gradient_equal_float64(form: str, size: str, dtype: torch.dtype, device: str) -> None:
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
     example = attention(**SIZES[size], dtype=dtype, device=device)
@@ -54,7 +56,9 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_blocks_equal_float64_in_any_shape(queries, older, heads, chunks, window, flag, seed):
+def test_blocks_equal_float64_in_any_shape(
+    queries: Any, older: Any, heads: Any, chunks: Any, window: Any, flag: Any, seed: Any
+) -> None:
     shape = {"heads": heads[0], "kv_heads": heads[1], "chunks": chunks, "window": window}
     example = attention(
         queries, queries + older, **shape, counts=flag, overlap=flag and window is not None, seed=seed
@@ -72,7 +76,7 @@ def test_blocks_equal_float64_in_any_shape(queries, older, heads, chunks, window
         assert_close(gradient, want, torch.float64, name)
 
 
-def test_the_reference_is_one_softmax_over_what_is_seen():
+def test_the_reference_is_one_softmax_over_what_is_seen() -> None:
     example = attention(30, 37, rows=2, heads=4, kv_heads=2, window=8, overlap=True).truth()
     q, k, v, chunk_k, chunk_v, chunk_bias = example.leaves
     out = example.expected()
@@ -85,14 +89,14 @@ def test_the_reference_is_one_softmax_over_what_is_seen():
 
 
 @pytest.mark.parametrize("size", ["continued", "late", "biased"])
-def test_gradcheck(size):
+def test_gradcheck(size: str) -> None:
     shape = {**SIZES[size], "queries": 5, "keys": 9, "width": 2, "chunks": 3, "kv_heads": 1, "heads": 2}
     example = attention(**{**shape, "window": 4 if "window" in shape else None}).truth()
     leaves = example.leaves
     # There is no finite difference at minus infinity.
     leaves[5] = torch.tensor([0.5, -0.3], dtype=torch.float64, requires_grad=True)
 
-    def run(*tensors):
+    def run(*tensors: Any) -> Any:
         example.tensors = dict(zip(LEAVES, tensors, strict=False))
         return example.expected()
 
@@ -100,7 +104,7 @@ def test_gradcheck(size):
     assert torch.autograd.gradcheck(run, finite)
 
 
-def test_a_part_written_out_equals_the_fused_one():
+def test_a_part_written_out_equals_the_fused_one() -> None:
     """The form that a CPU uses only for the gradient of a bias."""
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, 300, 8, generator=generator)
@@ -119,12 +123,12 @@ def test_a_part_written_out_equals_the_fused_one():
 
 @pytest.mark.parametrize("stored", ["transposed", "every other", "repeated"])
 @pytest.mark.parametrize("name", ["q", "k", "v", "mask", "out", "dout"])
-def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
+def test_the_fused_kernel_gets_rows_in_one_piece(name: str, stored: str) -> None:
     """It reads D consecutive numbers from the beginning of a row, also numbers of other tensors."""
     tensors = {key: torch.randn(2, 4, 9, 8) for key in ("q", "dout")} | {key: torch.randn(2, 2, 7, 8) for key in "kv"}
     tensors["mask"] = torch.randn(2, 4, 9, 7)
 
-    def store(x):
+    def store(x: Any) -> Any:
         if stored == "every other":
             return torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
         return x.mT.contiguous().mT if stored == "transposed" else x[..., :1].expand(x.shape)
@@ -142,7 +146,7 @@ def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
         torch.testing.assert_close(result, other, atol=1e-5, rtol=1e-4)
 
 
-def test_what_the_fused_kernel_can_read_is_not_copied():
+def test_what_the_fused_kernel_can_read_is_not_copied() -> None:
     x = torch.randn(2, 9, 4, 8)
     for fits in (x, x.transpose(1, 2), x[:, ::2], x[..., 1:], x[:1], x[..., 3:4]):
         assert next(in_rows(fits)) is fits
@@ -151,7 +155,7 @@ def test_what_the_fused_kernel_can_read_is_not_copied():
     assert next(in_rows(repeated)) is repeated
 
 
-def test_queries_that_repeat_do_not_order_the_output_wrongly():
+def test_queries_that_repeat_do_not_order_the_output_wrongly() -> None:
     """Torch's kernel allocates its output with the queries' strides, and then writes contiguous rows."""
     k, v = torch.randn(1, 1, 7, 8), torch.randn(1, 1, 7, 8)
     for steps in ((1, 1, 0, 1), (0, 1, 0, 1), (8, 8, 1, 1), (3, 1, 8, 1)):
@@ -162,7 +166,9 @@ def test_queries_that_repeat_do_not_order_the_output_wrongly():
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
-def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch):
+def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(blocked, "QUERIES_AT_ONCE", 4)
     example = attention(6, 9, rows=2, heads=4, bias=True).truth()
     example.tensors["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -172,7 +178,7 @@ def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["e1_w8c4_f64", "e2_ragged_w16c4_f64", "e3_w_eq_c_norpe_f32"])
-def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
+def test_forward_and_gradients_equal_the_released_module(fixture: Any, form: str, name: str) -> None:
     description, arrays = fixture(f"eva/{name}")
     hyper = description["hyper"]
     if form == "triton":
@@ -199,7 +205,7 @@ def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
         assert (gradient - arrays[key]).abs().max() <= tolerance * arrays[key].abs().max().clamp(min=1), key
 
 
-def test_windows_are_calls_of_their_own(form, device):
+def test_windows_are_calls_of_their_own(form: str, device: str) -> None:
     example = attention(100, window=16, overlap=True, device=device)
     q, k, v, chunk_k, chunk_v, chunk_bias = example.leaves
     parts = []
@@ -211,7 +217,7 @@ def test_windows_are_calls_of_their_own(form, device):
     torch.testing.assert_close(example.run(), torch.cat(parts, 2), atol=1e-6, rtol=1e-5)
 
 
-def test_heads_that_see_no_chunk_are_local_attention(form, device):
+def test_heads_that_see_no_chunk_are_local_attention(form: str, device: str) -> None:
     example = attention(20, 30, device=device)
     without = attention(20, 30, chunks=0, chunk_bias=False, device=device)
     without.tensors |= {name: example.tensors[name] for name in ("q", "k", "v")}
@@ -219,7 +225,7 @@ def test_heads_that_see_no_chunk_are_local_attention(form, device):
     assert not torch.allclose(example.run()[:, 1], without.run()[:, 1])
 
 
-def test_with_a_bias_each_part_of_a_block_has_the_form_that_is_forced():
+def test_with_a_bias_each_part_of_a_block_has_the_form_that_is_forced() -> None:
     pytest.importorskip("triton")
     example = attention(6, 9, bias=True)
     with forced("triton"):
@@ -232,7 +238,7 @@ def test_with_a_bias_each_part_of_a_block_has_the_form_that_is_forced():
         assert_close(gradient, other, torch.float32, "gradient")
 
 
-def test_flops_count_what_is_visible_with_gradients_too():
+def test_flops_count_what_is_visible_with_gradients_too() -> None:
     example = attention(21, 30, heads=4, kv_heads=2, width=8, window=8, overlap=True, rows=2)
     local = sum(p + 1 - max(p // 8 * 8 - 8, 0) for p in range(9, 30)) * 2 * 4
     visible = local + 4 * int(example.counts.clamp(max=5).sum())
@@ -244,12 +250,12 @@ def test_flops_count_what_is_visible_with_gradients_too():
     assert count(example.run)[1] == visible * 4 * 8
 
 
-def test_no_score_matrix_of_all_heads_is_ever_held():
+def test_no_score_matrix_of_all_heads_is_ever_held() -> None:
     """The largest tensor of a forward and backward pass is linear in the number of queries."""
     largest = 0
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal largest
             out = func(*args, **(kwargs or {}))
             largest = max([largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(out) if hasattr(x, "numel"))])
@@ -265,7 +271,7 @@ def test_no_score_matrix_of_all_heads_is_ever_held():
 
 
 @pytest.mark.parametrize("size", ["continued", "late", "biased"])
-def test_shapes_are_known_without_data(size):
+def test_shapes_are_known_without_data(size: str) -> None:
     with FakeTensorMode():
         example = attention(**SIZES[size])
         out = example.run()
@@ -273,7 +279,7 @@ def test_shapes_are_known_without_data(size):
         assert [x.shape for x in gradients(out, example.leaves)] == [x.shape for x in example.leaves]
 
 
-def test_it_compiles_without_breaks():
+def test_it_compiles_without_breaks() -> None:
     example = attention(20, 30, window=8)
     compiled = torch.compile(lambda: example.run() * 2, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(), example.run() * 2)
@@ -282,7 +288,7 @@ def test_it_compiles_without_breaks():
         torch.testing.assert_close(gradient, other)
 
 
-def test_nothing_in_is_nothing_out(form, device):
+def test_nothing_in_is_nothing_out(form: str, device: str) -> None:
     example = attention(3, device=device)
     q, *rest = example.leaves[:5]
     assert eva_attention(q[:, :, :0], *rest, scale=1.0).shape == (1, 2, 0, 16)

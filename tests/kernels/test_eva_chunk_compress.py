@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from eva_cases import pooling
@@ -24,7 +26,7 @@ SIZES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
-def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+def test_forward_and_every_gradient_equal_float64(form: str, size: str, dtype: torch.dtype, device: str) -> None:
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
     example = pooling(**SIZES[size], dtype=dtype, device=device)
@@ -40,7 +42,9 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 2), st.integers(1, 9), st.booleans(), st.integers(0, 99))
-def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features, seed):
+def test_blocks_equal_float64_in_any_shape(
+    tokens: Any, chunk: Any, rows: Any, width: Any, features: Any, seed: Any
+) -> None:
     example = pooling(tokens, chunk, rows=rows, width=width, features=features, seed=seed).truth()
     blocked.ELEMENTS, saved = 64, blocked.ELEMENTS
     try:
@@ -57,7 +61,7 @@ def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features,
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9))
-def test_by_hand_for_all_lengths(length, chunk):
+def test_by_hand_for_all_lengths(length: Any, chunk: Any) -> None:
     """Means divide by the chunk size, weights are over existing tokens."""
     example = pooling(length, chunk).truth()
     w, k, v = example.leaves
@@ -72,14 +76,14 @@ def test_by_hand_for_all_lengths(length, chunk):
         torch.testing.assert_close(pooled[:, :, n], expected)
 
 
-def test_without_direction_plain_pooling_is_the_mean(form, device):
+def test_without_direction_plain_pooling_is_the_mean(form: str, device: str) -> None:
     w, k, v = pooling(12, device=device).leaves
     key, value = pool_chunks(w * 0, k, v, chunk=4, scale=0.3)
     torch.testing.assert_close(key, chunk_means(k, 4, 2))
     torch.testing.assert_close(value, chunk_means(v, 4, 2))
 
 
-def test_chunks_do_not_influence_each_other(form, device):
+def test_chunks_do_not_influence_each_other(form: str, device: str) -> None:
     w, k, v = pooling(12, device=device).leaves
     changed = k.detach().clone()
     changed[:, :, 4:8] += 1
@@ -88,7 +92,7 @@ def test_chunks_do_not_influence_each_other(form, device):
     assert moved.tolist() == [False, True, False]
 
 
-def test_noise_moves_the_feature():
+def test_noise_moves_the_feature() -> None:
     w, k, v = pooling(10).leaves
     mean, noise = torch.randn_like(w), torch.randn_like(w)
     still = eva_chunk_compress(w, mean, k, v, chunk=4, scale=0.3)
@@ -99,10 +103,10 @@ def test_noise_moves_the_feature():
 
 @pytest.mark.parametrize("features", [True, False])
 @pytest.mark.parametrize("tokens", [8, 7])
-def test_gradcheck(tokens, features):
+def test_gradcheck(tokens: int, features: bool) -> None:
     example = pooling(tokens, kv_heads=1, width=2, features=features).truth()
 
-    def run(*leaves):
+    def run(*leaves: Any) -> Any:
         example.leaves = list(leaves)
         return example.expected()
 
@@ -110,7 +114,7 @@ def test_gradcheck(tokens, features):
 
 
 @pytest.mark.parametrize("features", [True, False])
-def test_flops_count_every_token_once_a_product(features):
+def test_flops_count_every_token_once_a_product(features: bool) -> None:
     example = pooling(10, features=features, width=8)
     once = (4 if features else 6) * 2 * 10 * 8
     with torch.no_grad():
@@ -119,7 +123,7 @@ def test_flops_count_every_token_once_a_product(features):
 
 
 @pytest.mark.parametrize("features", [True, False])
-def test_shapes_are_known_and_it_compiles(features):
+def test_shapes_are_known_and_it_compiles(features: bool) -> None:
     with FakeTensorMode():
         example = pooling(10, features=features)
         out = example.run()
@@ -132,6 +136,6 @@ def test_shapes_are_known_and_it_compiles(features):
         torch.testing.assert_close(gradient, other)
 
 
-def test_nothing_in_is_nothing_out(form):
+def test_nothing_in_is_nothing_out(form: str) -> None:
     w, k, v = pooling(4).leaves
     assert eva_chunk_compress(w[:, :, :0], w[:, :, :0], k[:, :, :0], v[:, :, :0], chunk=4, scale=1.0).numel() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import util
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from eva_cases import LEAVES, attention, pooling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import assert_close, gradients
+from torch import Tensor
 
 from contextlab.kernels import part
 from contextlab.kernels.dispatch import forced
@@ -31,7 +33,9 @@ needs_triton = pytest.mark.skipif(util.find_spec("triton") is None, reason="trit
     st.booleans(),
     st.integers(1, 40),
 )
-def test_triton_equals_float64_in_any_shape(queries, older, heads, chunks, window, flag, width):
+def test_triton_equals_float64_in_any_shape(
+    queries: Any, older: Any, heads: Any, chunks: Any, window: Any, flag: Any, width: Any
+) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shape = {"heads": heads[0], "kv_heads": heads[1], "chunks": chunks, "window": window, "width": width}
     example = attention(
@@ -51,7 +55,7 @@ def test_triton_equals_float64_in_any_shape(queries, older, heads, chunks, windo
 @needs_triton
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 150), st.integers(1, 90), st.integers(1, 2), st.integers(1, 40), st.booleans())
-def test_triton_pools_like_float64_in_any_shape(tokens, chunk, rows, width, features):
+def test_triton_pools_like_float64_in_any_shape(tokens: Any, chunk: Any, rows: Any, width: Any, features: Any) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     example = pooling(tokens, chunk, rows=rows, width=width, features=features, device=device)
     truth = example.truth()
@@ -65,10 +69,22 @@ def test_triton_pools_like_float64_in_any_shape(tokens, chunk, rows, width, feat
 
 
 @pytest.mark.parametrize("size", [{"window": 32, "overlap": True}, {"keys": 333}, {"bias": True, "keys": 333}])
-def test_tiles_written_out_are_the_same_operation(size, monkeypatch):
+def test_tiles_written_out_are_the_same_operation(size: dict[str, bool | int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The form for a GPU without Triton."""
 
-    def tiled_backward(dout, out, lse, q, k, v, bias, scale, causal, *, into_bias):
+    def tiled_backward(
+        dout: Any,
+        out: Any,
+        lse: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Any,
+        scale: float,
+        causal: Any,
+        *,
+        into_bias: Any,
+    ) -> Any:
         return part.tiled_backward(dout, out, lse, q, k, v, bias, scale, causal=causal, into_bias=into_bias)
 
     example = attention(300, **{"heads": 4, "kv_heads": 2, **size}).truth()
@@ -82,7 +98,7 @@ def test_tiles_written_out_are_the_same_operation(size, monkeypatch):
         torch.testing.assert_close(gradient, other)
 
 
-def test_what_is_not_seen_has_no_influence_and_no_gradient(form, device):
+def test_what_is_not_seen_has_no_influence_and_no_gradient(form: str, device: str) -> None:
     example = attention(30, 40, window=8, counts=False, device=device)
     example.counts = torch.full((1, 30), 3, device=device)
     out = example.run()
@@ -101,7 +117,7 @@ def test_what_is_not_seen_has_no_influence_and_no_gradient(form, device):
     assert all(gradient.abs().max() > 0 for gradient in (dk, dv, dchunk_k, dchunk_v))
 
 
-def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form, device):
+def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form: str, device: str) -> None:
     example = attention(50, 70, counts=False, device=device)
     out = example.run()
     for window in (70, 71, 1000):
@@ -112,12 +128,14 @@ def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form, device)
 
 
 @pytest.mark.parametrize(("wrong", "nearest"), [(6, 5), (2**32 + 3, 5), (-1, 0), (-(2**32) + 3, 0)])
-def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wrong, nearest, device):
+def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(
+    form: str, wrong: int, nearest: int, device: str
+) -> None:
     """Forward and backward, without reading outside of the chunks."""
     example = attention(9, device=device)
     q, k, v, chunk_k, chunk_v, chunk_bias = (x.detach() for x in example.leaves)
 
-    def run(count):
+    def run(count: int) -> Any:
         counts = torch.full((1, 9), 3, device=device)
         counts[0, 2:5] = count
         inputs = (q, k, v, chunk_k, chunk_v, None, counts, chunk_bias)
@@ -131,7 +149,7 @@ def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wron
         assert torch.equal(result, other)
 
 
-def test_a_chunk_of_one_token_counts_as_that_token(form, device):
+def test_a_chunk_of_one_token_counts_as_that_token(form: str, device: str) -> None:
     """Some local keys are passed as chunks: the softmax is over all of them."""
     example = attention(20, 60, counts=False, chunks=0, chunk_bias=False, device=device)
     out = example.run()
@@ -141,7 +159,7 @@ def test_a_chunk_of_one_token_counts_as_that_token(form, device):
     torch.testing.assert_close(example.run(), out)
 
 
-def test_how_tensors_lie_in_memory_does_not_matter(form, device):
+def test_how_tensors_lie_in_memory_does_not_matter(form: str, device: str) -> None:
     example = attention(20, 30, heads=4, kv_heads=2, rows=2, device=device)
     out = example.run()
     example.tensors |= {
@@ -155,7 +173,7 @@ def test_how_tensors_lie_in_memory_does_not_matter(form, device):
     torch.testing.assert_close(pool.run(), out)
 
 
-def test_heads_of_one_group_share_their_gradient(form, device):
+def test_heads_of_one_group_share_their_gradient(form: str, device: str) -> None:
     """Grouped heads are repeated key heads."""
     example = attention(20, heads=4, kv_heads=2, window=8, device=device)
     names = ("k", "v", "chunk_k", "chunk_v")
@@ -168,7 +186,7 @@ def test_heads_of_one_group_share_their_gradient(form, device):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9), st.sampled_from([(4, 2), (3, 3), (4, 1)]))
-def test_means_of_means_are_means(tokens, chunk, heads):
+def test_means_of_means_are_means(tokens: Any, chunk: Any, heads: Any) -> None:
     x = torch.randn(2, heads[0], tokens, 5, dtype=torch.float64, requires_grad=True)
     means = chunk_means(x, chunk, heads[1])
     assert means.shape == (2, heads[1], -(-tokens // chunk), 5)
@@ -177,7 +195,7 @@ def test_means_of_means_are_means(tokens, chunk, heads):
     torch.testing.assert_close(gradient, torch.full_like(x, heads[1] / heads[0] / chunk))
 
 
-def test_pooled_values_lie_between_the_tokens(form, device):
+def test_pooled_values_lie_between_the_tokens(form: str, device: str) -> None:
     w, k, v = pooling(30, 7, device=device).leaves
     value = eva_chunk_compress(w, w, k, v, chunk=7, scale=0.4)
     for n, piece in enumerate(v.split(7, dim=2)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from eva_cases import Attention, Pooling, attention, pooling
@@ -31,7 +33,7 @@ def _needs_a_gpu() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", SIZES)
-def test_forward_and_every_gradient_equal_float64(size, dtype):
+def test_forward_and_every_gradient_equal_float64(size: Any, dtype: Any) -> None:
     example = case(**SIZES[size], dtype=dtype, device="cuda")
     truth = example.truth()
     with forced("triton"):
@@ -43,7 +45,7 @@ def test_forward_and_every_gradient_equal_float64(size, dtype):
         assert_close(gradient, want, dtype, str(i))
 
 
-def test_no_two_runs_differ():
+def test_no_two_runs_differ() -> None:
     example = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
     first = example.run()
     first_gradients = gradients(first, example.leaves[:4])
@@ -56,7 +58,7 @@ def test_no_two_runs_differ():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("queries", "chunks"), [(1024, 16384), (1, 16384), (333, 5000)])
-def test_search_of_a_large_bank_has_one_answer(queries, chunks, dtype):
+def test_search_of_a_large_bank_has_one_answer(queries: Any, chunks: Any, dtype: Any) -> None:
     # Whole numbers: exact in every type, with many ties.
     q = torch.randint(-2, 3, (2, 8, queries, 64), device="cuda").to(dtype)
     mean = torch.randint(-2, 3, (2, 4, chunks, 64), device="cuda").to(dtype)
@@ -68,7 +70,7 @@ def test_search_of_a_large_bank_has_one_answer(queries, chunks, dtype):
         assert all(torch.equal(match, other) for match, other in zip(matches, expected, strict=True))
 
 
-def test_a_bank_beyond_four_gigabytes_is_addressed():
+def test_a_bank_beyond_four_gigabytes_is_addressed() -> None:
     example = case(64, heads=2, kv_heads=1, width=128, chunks=16, dtype=torch.bfloat16, device="cuda")
     far = 5 * 2**20
     bank_k, bank_v = (torch.zeros(1, 1, far + 16, 4, 128, dtype=torch.bfloat16, device="cuda") for _ in range(2))
@@ -82,13 +84,13 @@ def test_a_bank_beyond_four_gigabytes_is_addressed():
     assert torch.equal(example.run(), expected)
 
 
-def test_a_long_local_part():
+def test_a_long_local_part() -> None:
     q, k, v = (torch.randn(1, 4, 16384, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.1)
     assert_close(local_attention(q, k, v, scale=0.1), expected, torch.bfloat16, "out")
 
 
-def test_compiles_around_the_kernels():
+def test_compiles_around_the_kernels() -> None:
     example = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
     compiled = torch.compile(lambda: example.run() * 2, fullgraph=True)
     torch.testing.assert_close(compiled(), example.run() * 2)
@@ -108,7 +110,7 @@ POOLING_SIZES = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", [*EVA_SIZES, *(f"pool {name}" for name in POOLING_SIZES)])
-def test_eva_equals_float64_forward_and_in_every_gradient(size, dtype):
+def test_eva_equals_float64_forward_and_in_every_gradient(size: Any, dtype: Any) -> None:
     example: Attention | Pooling
     if size in EVA_SIZES:
         example = attention(**EVA_SIZES[size], dtype=dtype, device="cuda")
@@ -124,7 +126,7 @@ def test_eva_equals_float64_forward_and_in_every_gradient(size, dtype):
         assert_close(gradient, want, dtype, str(i))
 
 
-def test_no_two_runs_of_eva_differ():
+def test_no_two_runs_of_eva_differ() -> None:
     for example in (
         attention(**EVA_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
         pooling(**POOLING_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
@@ -138,7 +140,7 @@ def test_no_two_runs_of_eva_differ():
                 assert torch.equal(gradient, other)
 
 
-def test_torch_forms_of_eva_are_right_on_a_gpu():
+def test_torch_forms_of_eva_are_right_on_a_gpu() -> None:
     for size in ("grouped", "continued"):
         example = attention(**EVA_SIZES[size], bias=size == "continued", device="cuda")
         truth = example.truth()
@@ -159,7 +161,7 @@ JOINED = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", JOINED)
 @pytest.mark.parametrize("name", ["retrieval_attention", "sink_attention"])
-def test_parts_of_one_softmax_equal_float64_forward_and_in_every_gradient(name, size, dtype):
+def test_parts_of_one_softmax_equal_float64_forward_and_in_every_gradient(name: Any, size: Any, dtype: Any) -> None:
     operation = OPERATIONS[name]
     arguments = operation.arguments(JOINED[size], torch.Generator().manual_seed(0), False)
     floating = {n: x.to(dtype) for n, x in arguments.items() if isinstance(x, Tensor) and x.is_floating_point()}

@@ -3,7 +3,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ SUITE = Path(__file__).parents[2] / "benches" / "gpu_suite.py"
 
 
 @pytest.fixture(scope="module")
-def suite():
+def suite() -> Iterator[Any]:
     sys.path.insert(0, str(SUITE.parent))
     spec = importlib.util.spec_from_file_location("gpu_suite", SUITE)
     module = importlib.util.module_from_spec(spec)
@@ -20,7 +22,9 @@ def suite():
     sys.path.remove(str(SUITE.parent))
 
 
-def test_every_section_runs_at_toy_sizes_and_only_once(suite, tmp_path, monkeypatch):
+def test_every_section_runs_at_toy_sizes_and_only_once(
+    suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_suite.py", "--out", str(tmp_path), "--toy"])
     suite.main()
     stored = {path.stem: path.read_text() for path in tmp_path.glob("*.json")}
@@ -36,8 +40,8 @@ def test_every_section_runs_at_toy_sizes_and_only_once(suite, tmp_path, monkeypa
     assert "tokens_per_second" in page
 
 
-def test_a_section_that_fails_leaves_nothing(suite, tmp_path, monkeypatch):
-    def broken(toy):
+def test_a_section_that_fails_leaves_nothing(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(toy: Any) -> None:
         raise RuntimeError("no")
 
     monkeypatch.setitem(suite.SECTIONS, "hso", broken)
@@ -46,7 +50,9 @@ def test_a_section_that_fails_leaves_nothing(suite, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_mistakes_are_one_sentence(suite, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_one_sentence(
+    suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, sentence in (
         (["--section", "kernel"], "there is no section 'kernel': choose from tests, kernels, longmem, evalm, hso"),
         ([], "there is no GPU that torch can use here: add --toy"),

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import TOLERANCE, assert_close, case, gradients
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
@@ -33,7 +36,7 @@ SIZES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
-def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+def test_forward_and_every_gradient_equal_float64(form: str, size: str, dtype: torch.dtype, device: str) -> None:
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
     example = case(**SIZES[size], dtype=dtype, device=device)
@@ -58,7 +61,9 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     st.integers(1, 4),
     st.booleans(),
 )
-def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, chunks, chunk, take, slopes):
+def test_blocks_equal_float64_in_any_shape(
+    queries: Any, before: Any, rows: Any, heads: Any, width: Any, chunks: Any, chunk: Any, take: Any, slopes: Any
+) -> None:
     saved = blocked.BIAS_ELEMENTS, retrieved.GATHERED_ELEMENTS
     blocked.BIAS_ELEMENTS = retrieved.GATHERED_ELEMENTS = 64
     try:
@@ -72,7 +77,7 @@ def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_slopes_are_not_rounded_to_the_keys_type(dtype):
+def test_slopes_are_not_rounded_to_the_keys_type(dtype: torch.dtype) -> None:
     """At a distance of a thousand tokens, steps of one token are smaller than the spacing of bfloat16."""
     q, k, v = (torch.randn(1, 2, t, 8).to(dtype) for t in (3, 1500, 1500))
     slopes = torch.tensor([0.004, 0.002])
@@ -84,7 +89,7 @@ def test_slopes_are_not_rounded_to_the_keys_type(dtype):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 40), (40, 40), (39, 40)])
-def test_blocks_give_plain_attentions_own_numbers(queries, keys):
+def test_blocks_give_plain_attentions_own_numbers(queries: int, keys: int) -> None:
     """Without slopes it is one call of torch's fused attention, so that a method may use either."""
     q, (k, v) = torch.randn(2, 4, queries, 8), (torch.randn(2, 2, keys, 8) for _ in range(2))
     behind = torch.arange(keys) > torch.arange(keys)[keys - queries :, None]
@@ -93,11 +98,11 @@ def test_blocks_give_plain_attentions_own_numbers(queries, keys):
         assert torch.equal(local_attention(q, k, v, scale=0.3), sdpa(q, k, v, mask, 0.3))
 
 
-def heads_of(x_TBC, weight, count):
+def heads_of(x_TBC: Tensor, weight: Any, count: int) -> Any:
     return (x_TBC @ weight.T).unflatten(-1, (count, -1)).permute(1, 2, 0, 3)
 
 
-def run_fixture(hyper, arrays, leaves):
+def run_fixture(hyper: Any, arrays: Any, leaves: Any) -> Any:
     """The released module's inputs as a bank in which query t owns chunk t."""
     rows, count = hyper["B"], hyper["heads"]
     q, k, v = (heads_of(leaves["x"], leaves[name], count) for name in ("wq", "wk", "wv"))
@@ -115,7 +120,7 @@ def run_fixture(hyper, arrays, leaves):
 
 
 @pytest.mark.parametrize("name", ["a1_f64", "a2_f32", "a3_empty_memory_f64"])
-def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
+def test_forward_and_gradients_equal_the_released_module(fixture: Any, form: str, name: str) -> None:
     description, arrays = fixture(f"longmem_attn/{name}")
     hyper = description["hyper"]
     if form == "triton" and hyper["dtype"] == "float64":
@@ -138,7 +143,7 @@ def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
     assert compared == sum(key.startswith("grad_") for key in arrays) - 1
 
 
-def test_the_joint_form_is_the_local_part_with_the_memory_fused_in(form, device):
+def test_the_joint_form_is_the_local_part_with_the_memory_fused_in(form: str, device: str) -> None:
     example = case(30, 41, heads=4, kv_heads=2, device=device)
     q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
     local = local_attention(q, k, v, scale=example.scale, slopes_H=example.slopes)
@@ -149,7 +154,7 @@ def test_the_joint_form_is_the_local_part_with_the_memory_fused_in(form, device)
     assert torch.equal(out[nothing], local[nothing])
 
 
-def test_the_gate_mixes_between_both_parts(form, device):
+def test_the_gate_mixes_between_both_parts(form: str, device: str) -> None:
     example = case(9, device=device)
     q, k, v, *_ = example.leaves
     local = local_attention(q, k, v, scale=example.scale, slopes_H=example.slopes)
@@ -161,7 +166,7 @@ def test_the_gate_mixes_between_both_parts(form, device):
     torch.testing.assert_close(outs[1], (outs[0] + outs[2]) / 2)
 
 
-def test_missing_chunks_have_no_influence_and_order_has_none(form, device):
+def test_missing_chunks_have_no_influence_and_order_has_none(form: str, device: str) -> None:
     example = case(13, device=device)
     out = example.run()
     example.ids, example.retrieved = example.ids.flip(-1), example.retrieved.flip(-1)
@@ -176,7 +181,7 @@ def test_missing_chunks_have_no_influence_and_order_has_none(form, device):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a look at the ids would wait for the GPU")
 @pytest.mark.parametrize("wrong", [9, -1, 10**12, -(10**12)])
-def test_a_retrieved_chunk_that_the_bank_lacks_is_refused(form, wrong):
+def test_a_retrieved_chunk_that_the_bank_lacks_is_refused(form: str, wrong: int) -> None:
     example = case(5)
     example.ids[0, 1, 2, 0], example.retrieved[0, 1, 2, 0] = wrong, False
     example.run()
@@ -189,7 +194,7 @@ def test_a_retrieved_chunk_that_the_bank_lacks_is_refused(form, wrong):
         fuse_memory(q, q_memory, bank_k[:, :, :0], bank_v[:, :, :0], example.ids, example.retrieved, gate, scale=1.0)
 
 
-def test_a_compiled_call_refuses_it_too():
+def test_a_compiled_call_refuses_it_too() -> None:
     example = case(5)
     compiled = torch.compile(example.run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(), example.run())
@@ -199,7 +204,7 @@ def test_a_compiled_call_refuses_it_too():
 
 
 @pytest.mark.parametrize("wrong", [9, -1, 10**12])
-def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, device):
+def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form: str, wrong: int, device: str) -> None:
     """As on a GPU: no form reads outside of the bank, forward or backward."""
     example = case(5, device=device)
     local, _, _, q, bank_k, bank_v, gate = (x.detach() for x in example.leaves)
@@ -209,7 +214,7 @@ def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, devic
     outside[0, :, 2:4, 0] = outside[0, 1, 4] = True
     wrong_ids, without = ids.masked_fill(outside, wrong), retrieved & ~outside
 
-    def run(ids, retrieved):
+    def run(ids: Any, retrieved: Any) -> Any:
         inputs = (local, q, bank_k, bank_v, ids, retrieved, gate)
         if form == "reference":
             return (reference.fuse_memory(*inputs, 0.3),)
@@ -222,7 +227,7 @@ def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, devic
 
 
 @pytest.mark.parametrize("empty", ["chunks", "take"])
-def test_an_empty_bank_leaves_the_local_part(form, empty, device):
+def test_an_empty_bank_leaves_the_local_part(form: str, empty: str, device: str) -> None:
     example = case(5, device=device, **{"chunks": 1, "take": 1, empty: 1})
     q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
     local = local_attention(q, k, v, scale=1.0)
@@ -234,7 +239,7 @@ def test_an_empty_bank_leaves_the_local_part(form, empty, device):
     assert torch.equal(out, local)
 
 
-def test_one_token_after_another_equals_all_at_once(form, device):
+def test_one_token_after_another_equals_all_at_once(form: str, device: str) -> None:
     example = case(6, width=24, device=device)
     q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
     together = example.run()
@@ -248,7 +253,7 @@ def test_one_token_after_another_equals_all_at_once(form, device):
         torch.testing.assert_close(single, together[:, :, t : t + 1])
 
 
-def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
+def test_a_bank_of_another_type_and_of_any_steps_is_read(form: str, device: str) -> None:
     example = case(20, width=16, device=device)
     wide = [torch.randn(1, 1, 9, 4, 20, device=device).half() for _ in range(2)]
     example.leaves[4:6] = [x[..., 2:18] for x in wide]
@@ -259,7 +264,7 @@ def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
     torch.testing.assert_close(narrow, example.run())
 
 
-def test_gates_and_slopes_are_read_with_any_step(form, device):
+def test_gates_and_slopes_are_read_with_any_step(form: str, device: str) -> None:
     example = case(9, heads=4, kv_heads=2, device=device)
     out = example.run()
     expected = gradients(out, example.leaves)
@@ -272,7 +277,9 @@ def test_gates_and_slopes_are_read_with_any_step(form, device):
 
 
 @pytest.mark.parametrize("steps", [(0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
-def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, device):
+def test_gradients_reach_a_bank_however_the_outputs_is_stored(
+    form: str, steps: tuple[int, int, int, int], device: str
+) -> None:
     example = case(5, heads=3, chunk=1, take=1, width=4, device=device)
     out = example.run()
     dout = torch.randn(out.shape, device=device)
@@ -284,13 +291,13 @@ def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, devic
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
 @pytest.mark.parametrize("older", [0, 2])
-def test_nothing_in_is_nothing_out(form, shape, older, device):
+def test_nothing_in_is_nothing_out(form: str, shape: tuple[int, int, int, int], older: int, device: str) -> None:
     rows, _, queries, width = shape
     k, v = (torch.randn(rows, 2, queries + older, width, device=device) for _ in range(2))
     assert local_attention(torch.randn(shape, device=device), k, v, scale=1.0).shape == shape
 
 
-def test_the_bank_gets_a_gradient_only_where_it_needs_one(form, device):
+def test_the_bank_gets_a_gradient_only_where_it_needs_one(form: str, device: str) -> None:
     example = case(7, device=device)
     example.leaves[4:6] = [x.detach() for x in example.leaves[4:6]]
     rest = [leaf for leaf in example.leaves if leaf.requires_grad]
@@ -301,10 +308,10 @@ def test_the_bank_gets_a_gradient_only_where_it_needs_one(form, device):
 
 
 @pytest.mark.parametrize("named", ["reference", "torch"])
-def test_gradcheck(named):
+def test_gradcheck(named: str) -> None:
     example = case(3, 5, heads=2, kv_heads=1, width=2, chunks=3, chunk=2, take=2).truth()
 
-    def run(*leaves):
+    def run(*leaves: Any) -> Any:
         example.leaves = list(leaves)
         with forced(named):
             return example.run()
@@ -312,7 +319,7 @@ def test_gradcheck(named):
     assert torch.autograd.gradcheck(run, tuple(example.leaves))
 
 
-def test_repeated_runs_are_bitwise_equal(form, device):
+def test_repeated_runs_are_bitwise_equal(form: str, device: str) -> None:
     example = case(63, rows=2, device=device)
     first, second = example.run(), example.run()
     assert torch.equal(first, second)
@@ -322,10 +329,10 @@ def test_repeated_runs_are_bitwise_equal(form, device):
         assert torch.equal(gradient, other)
 
 
-def test_compiles_into_one_graph_with_its_gradients():
+def test_compiles_into_one_graph_with_its_gradients() -> None:
     example = case(12, 17)
 
-    def run(*leaves):
+    def run(*leaves: Any) -> Any:
         *tensors, gate = leaves
         return joint_memory_attention(
             *tensors, example.ids, example.retrieved, gate, scale=0.25, slopes_H=example.slopes
@@ -338,7 +345,7 @@ def test_compiles_into_one_graph_with_its_gradients():
         torch.testing.assert_close(gradient, other)
 
 
-def test_shapes_are_known_without_data():
+def test_shapes_are_known_without_data() -> None:
     with FakeTensorMode():
         example = case(1, 6, heads=4, kv_heads=2)
         out = example.run()
@@ -347,7 +354,7 @@ def test_shapes_are_known_without_data():
 
 
 @pytest.mark.parametrize("into_bank", [True, False])
-def test_flops_are_counted_from_what_is_visible(into_bank, monkeypatch):
+def test_flops_are_counted_from_what_is_visible(into_bank: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     example = case(10, 15, rows=2, heads=4, kv_heads=2, width=16, chunk=3)
     if not into_bank:
         example.leaves[4:6] = [x.detach() for x in example.leaves[4:6]]
@@ -360,7 +367,7 @@ def test_flops_are_counted_from_what_is_visible(into_bank, monkeypatch):
     assert backward == 2 * local + (2 if into_bank else 1) * memory
 
 
-def test_memory_attention_is_attention_over_the_gathered_tokens():
+def test_memory_attention_is_attention_over_the_gathered_tokens() -> None:
     example = case(7, rows=2, heads=4, kv_heads=2).truth()
     _, _, _, q, bank_k, bank_v, _ = example.leaves
     retrieved = torch.ones_like(example.retrieved)
@@ -371,7 +378,7 @@ def test_memory_attention_is_attention_over_the_gathered_tokens():
         torch.testing.assert_close(out[b, h, t], (keys @ q[b, h, t] * 0.5).softmax(0) @ values)
 
 
-def test_local_attention_is_torchs():
+def test_local_attention_is_torchs() -> None:
     example = case(20, heads=4, kv_heads=2).truth()
     q, k, v, *_ = example.leaves
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.2)

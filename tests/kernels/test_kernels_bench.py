@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -15,19 +16,19 @@ CPU = torch.device("cpu")
 CEILING = {"copy_bytes_per_second": 1e9, "matmul_flops_per_second": 1e9}
 
 
-def peak_of(run):
+def peak_of(run: Any) -> Any:
     with PeakMemory() as peak:
         run()
     return peak.peak_bytes
 
 
-def cases(op, **changed):
+def cases(op: Any, **changed: Any) -> Any:
     size = dataclasses.replace(bench_cases.SIZES["toy"][op][0], **changed)
     return list(bench_cases.CASES[op](size, CPU))
 
 
 @pytest.mark.parametrize("op", bench_cases.CASES)
-def test_every_form_is_right_and_measured(op):
+def test_every_form_is_right_and_measured(op: str) -> None:
     for case in cases(op, T=20):
         records = bench.measure(case, CPU, CEILING, peak_of, repeats=1)
         assert [record["form"] for record in records][:2] == ["reference", "torch"]
@@ -40,11 +41,11 @@ def test_every_form_is_right_and_measured(op):
 
 
 @pytest.mark.parametrize("op", bench_cases.CASES)
-def test_a_wrong_output_gets_no_speed(op):
+def test_a_wrong_output_gets_no_speed(op: str) -> None:
     case = cases(op)[0]
 
-    def spoiled(name):
-        def run():
+    def spoiled(name: str) -> Any:
+        def run() -> Any:
             result = case.runs[name]()
             return (result[0], result[1] + 1) if isinstance(result, tuple) else result + 1
 
@@ -57,7 +58,7 @@ def test_a_wrong_output_gets_no_speed(op):
     assert "seconds" not in by_form["torch"]
 
 
-def test_a_chunk_retrieved_twice_is_wrong():
+def test_a_chunk_retrieved_twice_is_wrong() -> None:
     case = cases("chunk_topk")[0]
     ids, score = case.runs["reference"]()
     ids[..., 1] = ids[..., 0]
@@ -65,7 +66,7 @@ def test_a_chunk_retrieved_twice_is_wrong():
 
 
 @pytest.mark.parametrize("op", ["joint_memory_attention", "chunk_topk"])
-def test_blocks_take_an_eighth_of_the_memory_at_a_bank_of_65536_tokens(op):
+def test_blocks_take_an_eighth_of_the_memory_at_a_bank_of_65536_tokens(op: str) -> None:
     case = cases(op, H=4, K=4, D=64, T=512, m=16, n=16384)[0]
     peaks = {}
     for form in ("reference", "torch"):
@@ -74,7 +75,7 @@ def test_blocks_take_an_eighth_of_the_memory_at_a_bank_of_65536_tokens(op):
     assert peaks["torch"] * 8 <= peaks["reference"]
 
 
-def test_blocks_of_eva_take_memory_that_is_linear_in_tokens():
+def test_blocks_of_eva_take_memory_that_is_linear_in_tokens() -> None:
     peaks = []
     for length in (512, 2048):
         case = cases("eva_attention", H=4, K=4, D=64, T=length, W=128, c=64)[0]
@@ -86,7 +87,7 @@ def test_blocks_of_eva_take_memory_that_is_linear_in_tokens():
     assert peaks[1] * 8 <= reference
 
 
-def test_other_operations_are_measured_by_their_own_work_and_not_compared():
+def test_other_operations_are_measured_by_their_own_work_and_not_compared() -> None:
     case = cases("eva_attention", T=64, c=8, W=16)[0]
     records = {r["form"]: r for r in bench.measure(case, CPU, CEILING, peak_of, repeats=1)}
     assert records["SDPA, equal work"]["flops"] == case.flops
@@ -94,7 +95,7 @@ def test_other_operations_are_measured_by_their_own_work_and_not_compared():
     assert records["SDPA, causal over all"]["relative_error"] is None
 
 
-def test_the_command_prints_a_table_or_json(capsys):
+def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "bench", "--sizes", "toy", "--repeats", "1", "--device", "cpu", "--op", "chunk_topk"]) == 0
     assert "chunk_topk" in capsys.readouterr().out
     assert main(["kernels", "bench", "--sizes", "toy", "--repeats", "1", "--device", "cpu", "--json"]) == 0
@@ -110,12 +111,14 @@ def test_the_command_prints_a_table_or_json(capsys):
         (["--sizes", "toi"], "There is no size 'toi': did you mean 'toy'?"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments, sentence, capsys):
+def test_mistakes_are_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "bench", "--device", "cpu", *arguments]) == 2
     assert capsys.readouterr().err.strip() == f"contextlab: {sentence}"
 
 
-def test_a_wrong_kernel_ends_the_command_with_a_sentence(capsys, monkeypatch):
+def test_a_wrong_kernel_ends_the_command_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(bench.TOLERANCE, torch.float32, -1.0)
     assert main(["kernels", "bench", "--sizes", "toy", "--device", "cpu", "--op", "chunk_topk"]) == 2
     printed = capsys.readouterr()
@@ -124,6 +127,6 @@ def test_a_wrong_kernel_ends_the_command_with_a_sentence(capsys, monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_is_one_sentence(capsys):
+def test_no_gpu_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "bench", "--device", "cuda"]) == 2
     assert "Device 'cuda' is not available here: use --device cpu." in capsys.readouterr().err

@@ -76,7 +76,7 @@ def expected(inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, float], causal
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_part_and_its_gradients_equal_float64(size, dtype, device):
+def test_a_part_and_its_gradients_equal_float64(size: str, dtype: torch.dtype, device: str) -> None:
     example = case(**SIZES[size], dtype=dtype, device=device)
     pairs = zip(both(*example), expected(*example), ("out", "lse", "dq", "dk", "dv"), strict=True)
     for result, want, name in pairs:
@@ -84,7 +84,7 @@ def test_a_part_and_its_gradients_equal_float64(size, dtype, device):
         assert_close(result, want, dtype, name)
 
 
-def test_keys_divided_into_pieces_give_the_whole(device, monkeypatch):
+def test_keys_divided_into_pieces_give_the_whole(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (q, k, v, bias, scale), *_ = case(1, 200, bias=(2, 1, 1, 200), heads=8, width=16, device=device)
     bias[..., 40:140] = NEVER
     results = []
@@ -98,14 +98,14 @@ def test_keys_divided_into_pieces_give_the_whole(device, monkeypatch):
 
 @pytest.mark.parametrize("heads", [1, 8, 100, 300])
 @pytest.mark.parametrize("keys", [1, 255, 256, 511, 512, 4097, 65537, 10**6])
-def test_pieces_cover_all_keys_and_are_few_and_long(heads, keys):
+def test_pieces_cover_all_keys_and_are_few_and_long(heads: int, keys: int) -> None:
     pieces, stretch = part_triton._pieces(heads, keys)
     assert (pieces - 1) * stretch < keys <= pieces * stretch
     assert pieces == 1 or (stretch >= 256 and pieces * heads <= 256)
     assert pieces * 2 + 1 >= min(keys // 256, 256 // heads)
 
 
-def test_a_query_that_sees_nothing_has_no_part(device):
+def test_a_query_that_sees_nothing_has_no_part(device: str) -> None:
     for queries in (3, 1):
         (q, k, v, bias, scale), *_ = case(queries, 520, bias=(1, 1, queries, 520), width=16, device=device)
         bias[:, :, 0] = NEVER
@@ -116,7 +116,7 @@ def test_a_query_that_sees_nothing_has_no_part(device):
 
 
 @pytest.mark.parametrize("queries", [1, 9])
-def test_keys_are_read_where_they_lie(queries, device):
+def test_keys_are_read_where_they_lie(queries: int, device: str) -> None:
     """As a slice of a cache in which tokens come before heads, among numbers that must not be read."""
     (q, k, v, bias, scale), causal, dout = case(queries, 40, bias=(1, 1, 1, 40), device=device)
     want = both((q, k, v, bias, scale), causal, dout)
@@ -131,7 +131,7 @@ def test_keys_are_read_where_they_lie(queries, device):
 
 
 @pytest.mark.parametrize("queries", [1, 9])
-def test_what_is_not_in_rows_is_copied(queries, device):
+def test_what_is_not_in_rows_is_copied(queries: int, device: str) -> None:
     (q, k, v, bias, scale), causal, dout = case(queries, 40, bias=(1, 1, queries, 40), device=device)
     want = both((q, k, v, bias, scale), causal, dout)
     turned = [x.mT.contiguous().mT for x in (q, k, v)]
@@ -142,7 +142,7 @@ def test_what_is_not_in_rows_is_copied(queries, device):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory that is not touched is not there on a GPU")
 @pytest.mark.parametrize("queries", [1, 9])
-def test_a_cache_beyond_four_gigabytes_is_addressed(queries):
+def test_a_cache_beyond_four_gigabytes_is_addressed(queries: int) -> None:
     """Only the pages that are read exist: tokens, heads and rows are far apart."""
     (q, k, v, bias, scale), causal, dout = case(queries, 5, bias=(1, 1, queries, 5), width=16, dtype=torch.float16)
     want = both((q, k, v, bias, scale), causal, dout)
@@ -155,7 +155,7 @@ def test_a_cache_beyond_four_gigabytes_is_addressed(queries):
         assert torch.equal(result, other)
 
 
-def test_logits_are_summed_in_float32(device):
+def test_logits_are_summed_in_float32(device: str) -> None:
     """Their sums and those of a large bias are beyond float16, the result is not."""
     (q, k, v, _, scale), causal, dout = case(9, 40, dtype=torch.float16, device=device)
     bias = torch.full((1, 1, 1, 40), 1e6, device=device)
@@ -166,7 +166,7 @@ def test_logits_are_summed_in_float32(device):
     torch.testing.assert_close(lse.double(), exact[1], atol=0.2, rtol=0)
 
 
-def test_the_gradient_of_a_bias_is_torchs(device):
+def test_the_gradient_of_a_bias_is_torchs(device: str) -> None:
     (q, k, v, bias, scale), causal, dout = case(9, 20, bias=(2, 1, 9, 20), device=device)
     with forced("triton"):
         outputs = part.forward(q, k, v, bias, scale, causal=causal)

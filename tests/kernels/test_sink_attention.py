@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from kernel_cases import assert_close, gradients
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -11,31 +14,31 @@ from contextlab.kernels.dispatch import forced
 from contextlab.kernels.sink_attention import blocked, reference, sink_attention
 
 
-def count(run):
+def count(run: Any) -> Any:
     with FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()
 
 
-def case(rows=2, heads=4, kv_heads=2, queries=5, keys=9, width=8):
+def case(rows: int = 2, heads: int = 4, kv_heads: int = 2, queries: int = 5, keys: int = 9, width: int = 8) -> Any:
     shapes = ((rows, heads, queries, width),) * 2 + ((rows, kv_heads, keys, width),) * 2
     seen = torch.rand(rows, queries, keys) > 0.4
     seen[..., 0] = True
     return [torch.randn(shape) for shape in shapes], seen
 
 
-def plain(q, k, v, seen, scale):
+def plain(q: Tensor, k: Tensor, v: Tensor, seen: Any, scale: float) -> Any:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None], scale=scale)
 
 
 @pytest.mark.parametrize("sinks", [0, 1, 4, 9])
-def test_with_one_query_for_all_keys_it_is_plain_attention(sinks):
+def test_with_one_query_for_all_keys_it_is_plain_attention(sinks: int) -> None:
     (q, _, k, v), seen = case()
     torch.testing.assert_close(sink_attention(q, q, k, v, seen, sinks, 0.3), plain(q, k, v, seen, 0.3))
 
 
-def test_sinks_are_attended_to_by_their_own_query():
+def test_sinks_are_attended_to_by_their_own_query() -> None:
     (q, q_sink, k, v), seen = case()
     only_sinks = seen.clone()
     only_sinks[..., 3:] = False
@@ -46,7 +49,7 @@ def test_sinks_are_attended_to_by_their_own_query():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 1000])
-def test_a_part_of_which_nothing_is_seen_has_no_weight(dtype, size):
+def test_a_part_of_which_nothing_is_seen_has_no_weight(dtype: torch.dtype, size: int) -> None:
     """For any size of the scores, of the sinks or of later keys."""
     (q, q_sink, k, v), seen = case()
     q, q_sink, k, v = (x.to(dtype) for x in (q * size, q_sink * size, k, v))
@@ -66,7 +69,7 @@ def test_a_part_of_which_nothing_is_seen_has_no_weight(dtype, size):
     torch.testing.assert_close(out.double(), exact, atol=tolerance, rtol=tolerance)
 
 
-def test_no_score_is_kept():
+def test_no_score_is_kept() -> None:
     (q, q_sink, k, v), seen = case(heads=12, kv_heads=12, queries=256, keys=1276, width=16)
     peaks = {}
     for form in ("reference", "torch"):
@@ -76,13 +79,13 @@ def test_no_score_is_kept():
     assert peaks["torch"] * 4 < peaks["reference"]
 
 
-def test_one_row_of_visibility_may_stand_for_all():
+def test_one_row_of_visibility_may_stand_for_all() -> None:
     (q, q_sink, k, v), seen = case()
     shared = sink_attention(q, q_sink, k, v, seen[:1], 2, 0.3)
     torch.testing.assert_close(shared, sink_attention(q, q_sink, k, v, seen[:1].expand(2, -1, -1).clone(), 2, 0.3))
 
 
-def test_values_may_be_wider_than_keys():
+def test_values_may_be_wider_than_keys() -> None:
     (q, q_sink, k, _), seen = case()
     v = torch.randn(2, 2, 9, 3)
     whole = torch.cat([sink_attention(q, q_sink, k, v[..., i : i + 1], seen, 2, 0.3) for i in range(3)], -1)
@@ -101,7 +104,7 @@ def test_values_may_be_wider_than_keys():
         ({"sinks": -1}, ValueError, "There cannot be -1 sinks: give 0 or more."),
     ],
 )
-def test_a_mistake_is_one_sentence(changed, error, sentence):
+def test_a_mistake_is_one_sentence(changed: dict[str, Tensor | int], error: type[Any], sentence: str) -> None:
     (q, q_sink, k, v), seen = case()
     inputs = {"q": q, "q_sink": q_sink, "k": k, "v": v, "seen": seen, "sinks": 2, "scale": 0.3}
     sink_attention(*inputs.values())
@@ -109,19 +112,19 @@ def test_a_mistake_is_one_sentence(changed, error, sentence):
         sink_attention(*{**inputs, **changed}.values())
 
 
-def test_queries_stored_in_another_order_compile():
+def test_queries_stored_in_another_order_compile() -> None:
     """The result's strides are as registered, for any strides of the queries."""
     (q, q_sink, k, v), seen = case()
     q, q_sink = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, q_sink))
 
-    def run(q, q_sink):
+    def run(q: Tensor, q_sink: Any) -> Any:
         return sink_attention(q, q_sink, k, v, seen, 2, 0.3).view(-1) + 1
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, q_sink), run(q, q_sink))
 
 
-def test_flops_are_those_of_visible_pairs_or_of_all_without_data():
+def test_flops_are_those_of_visible_pairs_or_of_all_without_data() -> None:
     (q, q_sink, k, v), seen = case()
     assert count(lambda: sink_attention(q, q_sink, k, v, seen, 2, 0.3)) == int(seen.sum()) * 4 * 2 * 16
     assert count(lambda: sink_attention(q, q_sink, k, v, seen[:1], 2, 0.3)) == 2 * int(seen[0].sum()) * 4 * 2 * 16
@@ -132,7 +135,7 @@ def test_flops_are_those_of_visible_pairs_or_of_all_without_data():
             assert count(lambda: sink_attention(*shapes, everything, 2, 0.3)) == 2 * 5 * 9 * 4 * 2 * 16  # noqa: B023
 
 
-def test_shapes_are_known_without_data():
+def test_shapes_are_known_without_data() -> None:
     with FakeTensorMode():
         (q, q_sink, k, v), _ = case()
         seen = torch.ones(1, 5, 9, dtype=torch.bool)
@@ -140,7 +143,7 @@ def test_shapes_are_known_without_data():
 
 
 @pytest.mark.parametrize("sinks", [0, 1, 4, 9])
-def test_with_gradients_it_is_the_same(sinks):
+def test_with_gradients_it_is_the_same(sinks: int) -> None:
     """And the gradients are finite differences."""
     floating, seen = case()
     floating = [x.double().requires_grad_() for x in floating]
@@ -164,7 +167,7 @@ SIZES = {
 @pytest.mark.parametrize("sinks", [0, 4, 1000])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("named", ["torch", "triton"])
-def test_forward_and_every_gradient_equal_float64(named, size, sinks, device):
+def test_forward_and_every_gradient_equal_float64(named: str, size: str, sinks: int, device: str) -> None:
     """Also where a query sees no sink, or nothing but sinks."""
     if named == "triton":
         pytest.importorskip("triton")
@@ -188,12 +191,12 @@ def test_forward_and_every_gradient_equal_float64(named, size, sinks, device):
         assert_close(gradient, want, dtype, name)
 
 
-def _weights(out):
+def _weights(out: Any) -> Any:
     return torch.sin(torch.arange(out.numel(), device=out.device, dtype=torch.float64)).view_as(out)
 
 
 @pytest.mark.parametrize("named", ["torch", "triton"])
-def test_logits_beyond_float16_do_not_meet_what_hides_a_key(named):
+def test_logits_beyond_float16_do_not_meet_what_hides_a_key(named: str) -> None:
     """The seen keys have lower logits than the lowest number of float16."""
     if named == "triton":
         pytest.importorskip("triton")
@@ -207,7 +210,7 @@ def test_logits_beyond_float16_do_not_meet_what_hides_a_key(named):
     assert_close(out, plain(q.double(), k.double(), v.double(), seen, 1.0), torch.float16, "out")
 
 
-def test_training_keeps_no_score():
+def test_training_keeps_no_score() -> None:
     floating, seen = case(heads=12, kv_heads=12, queries=256, keys=1276, width=16)
     peaks = {}
     for form in ("reference", "torch"):
@@ -218,7 +221,7 @@ def test_training_keeps_no_score():
     assert peaks["torch"] * 4 < peaks["reference"]
 
 
-def test_flops_of_gradients_are_those_of_visible_pairs():
+def test_flops_of_gradients_are_those_of_visible_pairs() -> None:
     floating, seen = case()
     floating = [x.requires_grad_() for x in floating]
     pairs = int(seen.sum()) * 4 * 2 * 16
@@ -226,7 +229,7 @@ def test_flops_of_gradients_are_those_of_visible_pairs():
     assert count(lambda: out.sum().backward()) == 2 * pairs
 
 
-def test_wider_values_and_the_reference_have_gradients_too():
+def test_wider_values_and_the_reference_have_gradients_too() -> None:
     floating, seen = case()
     floating = [x.double().requires_grad_() for x in floating]
     wider = [*floating[:3], torch.randn(2, 2, 9, 3).double().requires_grad_()]
@@ -235,7 +238,7 @@ def test_wider_values_and_the_reference_have_gradients_too():
         assert torch.autograd.gradcheck(lambda *x: sink_attention(*x, seen, 2, 0.3), floating)
 
 
-def test_it_compiles_with_its_gradients():
+def test_it_compiles_with_its_gradients() -> None:
     floating, seen = case()
     leaves = [x.requires_grad_() for x in floating]
     compiled = torch.compile(lambda *x: sink_attention(*x, seen, 2, 0.3), fullgraph=True, backend="aot_eager")

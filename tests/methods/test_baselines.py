@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import load
+from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.closed_book import ClosedBook
@@ -19,39 +24,39 @@ FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2"]
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return load(request.param)
 
 
-def text(length, rows=1, seed=0):
+def text(length: int, rows: int = 1, seed: int = 0) -> Any:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def read(method, tokens):
+def read(method: Any, tokens: Tensor) -> Any:
     logprobs = method.read(method.start(len(tokens)), tokens)[1]
     assert logprobs is not None
     return logprobs
 
 
-def plain(backbone, tokens):
+def plain(backbone: Backbone, tokens: Tensor) -> Any:
     """Log-probabilities of all tokens but the first, by the model's own forward pass."""
     with torch.no_grad():
         scores = backbone.model(tokens).logits[:, :-1].log_softmax(-1)
     return scores.gather(-1, tokens[:, 1:, None])[..., 0]
 
 
-def test_full_equals_the_model_itself(backbone):
+def test_full_equals_the_model_itself(backbone: Backbone) -> None:
     tokens = text(120, rows=2)
     torch.testing.assert_close(read(Full(backbone), tokens)[:, 1:], plain(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_full_starts_anew_where_the_positions_end(backbone):
+def test_full_starts_anew_where_the_positions_end(backbone: Backbone) -> None:
     tokens = text(200)
     logprobs = read(Full(backbone), tokens)
     torch.testing.assert_close(logprobs[:, 129:], plain(backbone, tokens[:, 128:]), atol=1e-5, rtol=1e-5)
 
 
-def test_window_equals_the_model_on_every_window_alone(backbone):
+def test_window_equals_the_model_on_every_window_alone(backbone: Backbone) -> None:
     tokens = text(100)
     logprobs = read(Window(backbone, WindowConfig(N=32)), tokens)
     for begin in range(0, 100, 32):
@@ -59,13 +64,13 @@ def test_window_equals_the_model_on_every_window_alone(backbone):
         torch.testing.assert_close(logprobs[:, begin + 1 : begin + 32], plain(backbone, piece), atol=1e-5, rtol=1e-5)
 
 
-def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbone):
+def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbone: Backbone) -> None:
     tokens = text(33)
     logprobs = read(Window(backbone, WindowConfig(N=32)), tokens)
     torch.testing.assert_close(logprobs[0, 32], plain(backbone, tokens)[0, 31])
 
 
-def test_what_is_ahead_places_the_boundaries(backbone):
+def test_what_is_ahead_places_the_boundaries(backbone: Backbone) -> None:
     tokens = text(60)
     method = Window(backbone, WindowConfig(N=32))
     _, logprobs = method.read(method.start(ahead=Lengths(10)), tokens)
@@ -74,12 +79,12 @@ def test_what_is_ahead_places_the_boundaries(backbone):
 
 
 @pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
-def test_within_the_first_window_all_methods_are_full_attention(backbone, method):
+def test_within_the_first_window_all_methods_are_full_attention(backbone: Backbone, method: type[Any]) -> None:
     tokens = text(60)
     torch.testing.assert_close(read(method(backbone), tokens)[:, 1:], plain(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_two_windows_of_sliding_are_full_attention():
+def test_two_windows_of_sliding_are_full_attention() -> None:
     backbone = load("tiny-llama")
     tokens = text(64)
     logprobs = read(Sliding(backbone, SlidingConfig(N=32)), tokens)
@@ -87,7 +92,7 @@ def test_two_windows_of_sliding_are_full_attention():
 
 
 @pytest.mark.parametrize("sinks", [0, 3])
-def test_sliding_by_hand(sinks):
+def test_sliding_by_hand(sinks: int) -> None:
     """Every window attends to cached states of the sinks and of the window before, at their slots."""
     backbone = load("tiny-llama")
     tokens = text(90, seed=3)
@@ -106,7 +111,7 @@ def test_sliding_by_hand(sinks):
 
 
 @pytest.mark.parametrize("sinks", [0, 2])
-def test_sinks_equals_streaming_token_by_token(sinks):
+def test_sinks_equals_streaming_token_by_token(sinks: int) -> None:
     """A cache of sinks and recent keys without positions, rotated to their slots, one token at a time."""
     backbone = load("tiny-qwen2")
     tokens = text(70, seed=4)
@@ -125,7 +130,9 @@ def test_sinks_equals_streaming_token_by_token(sinks):
 
 
 @pytest.mark.parametrize("length", range(94, 103))
-def test_what_is_written_beside_others_is_what_is_written_alone_where_the_cache_of_sinks_becomes_full(length):
+def test_what_is_written_beside_others_is_what_is_written_alone_where_the_cache_of_sinks_becomes_full(
+    length: int,
+) -> None:
     backbone = load("tiny-llama", dtype="float64")
     method = Sinks(backbone, SinksConfig(sinks=2, recent=100))
     state, _ = method.read(method.start(), text(length))
@@ -134,7 +141,7 @@ def test_what_is_written_beside_others_is_what_is_written_alone_where_the_cache_
     assert written == [method.generate(state, [prompt], max_new_tokens=30)[0] for prompt in prompts]
 
 
-def test_far_tokens_reach_each_method_as_far_as_it_says():
+def test_far_tokens_reach_each_method_as_far_as_it_says() -> None:
     backbone = load("tiny-llama")
     methods = {
         "full": (Full(backbone), 127),
@@ -149,7 +156,7 @@ def test_far_tokens_reach_each_method_as_far_as_it_says():
         assert not moved[reach + 2 :].any()
 
 
-def test_contexts_that_are_not_scored_skip_windows_that_leave_nothing(backbone):
+def test_contexts_that_are_not_scored_skip_windows_that_leave_nothing(backbone: Backbone) -> None:
     method = Window(backbone, WindowConfig(N=32))
     tokens, tail = text(100), text(20, seed=9)
     scored, _ = method.read(method.start(), tokens)
@@ -160,7 +167,7 @@ def test_contexts_that_are_not_scored_skip_windows_that_leave_nothing(backbone):
 
 
 @pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
-def test_candidates_in_one_pass_equal_forks(backbone, method):
+def test_candidates_in_one_pass_equal_forks(backbone: Backbone, method: type[Any]) -> None:
     baseline = method(backbone)
     candidates = [[1, 2, 3, 4], [9], [7, 8]]
     for length in (0, 50, 61, 126, 200):
@@ -171,7 +178,9 @@ def test_candidates_in_one_pass_equal_forks(backbone, method):
 
 
 @pytest.mark.parametrize("most", [1, 7, 20])
-def test_how_many_lie_side_by_side_does_not_matter(backbone, monkeypatch, most):
+def test_how_many_lie_side_by_side_does_not_matter(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     method = Full(backbone)
     state, _ = method.read(method.start(), text(30))
     candidates = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10], [11]]
@@ -181,7 +190,7 @@ def test_how_many_lie_side_by_side_does_not_matter(backbone, monkeypatch, most):
     assert method.generate(state, candidates, max_new_tokens=4) == written
 
 
-def test_the_last_token_written_needs_no_room(monkeypatch):
+def test_the_last_token_written_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that was placed for a question and an answer holds both side by side with others."""
     method, prompts = Window(load("tiny-llama"), WindowConfig(N=32)), [[1, 2, 3, 4], [5]]
     state, _ = method.read(method.start(ahead=Lengths(20, 6)), text(20))
@@ -190,7 +199,7 @@ def test_the_last_token_written_needs_no_room(monkeypatch):
     assert method.generate(state, prompts, max_new_tokens=3) == expected
 
 
-def test_closed_book_forgets_what_it_read():
+def test_closed_book_forgets_what_it_read() -> None:
     backbone = load("tiny-llama")
     method = ClosedBook(backbone)
     state, _ = method.read(method.start(), text(50), logprobs=False)
@@ -208,12 +217,12 @@ def test_closed_book_forgets_what_it_read():
         (lambda b: Sinks(b, SinksConfig(recent=200)), "use recent=124"),
     ],
 )
-def test_windows_that_do_not_fit_are_one_sentence(build, message):
+def test_windows_that_do_not_fit_are_one_sentence(build: Callable[..., Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build(load("tiny-llama"))
 
 
-def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
+def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = load("tiny-llama")
     monkeypatch.setattr(backbone, "max_positions", 8192)
     assert Window(backbone).local == LocalCache(1024)
@@ -223,7 +232,7 @@ def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "length", "cached"), [(Full, 40, 40), (Window, 40, 8), (Sliding, 40, 28)])
-def test_cached_is_what_a_question_meets(backbone, method, length, cached):
+def test_cached_is_what_a_question_meets(backbone: Backbone, method: type[Any], length: int, cached: int) -> None:
     config = {} if method is Full else {"config": method.Config(N=32 if method is Window else 16)}
     state, _ = (baseline := method(backbone, **config)).read(baseline.start(2), text(length).repeat(2, 1))
     assert state.cached == 2 * cached

@@ -11,6 +11,7 @@ from law_forms import fits
 
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import TINY, load
+from contextlab.backbone.wrapper import Backbone
 from contextlab.formula import Row
 from contextlab.method import Lengths
 from contextlab.methods.bm25 import BM25, BM25Config
@@ -185,24 +186,24 @@ OF_LLAMAS_NAMES = (
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return load(request.param)
 
 
 @pytest.fixture(params=list(FORMS))
-def method(request, backbone):
+def method(request: pytest.FixtureRequest, backbone: Backbone) -> Any:
     if not fits(request.param, backbone.name):
         pytest.skip("the method is not installed, or refuses this family")
     return FORMS[request.param](backbone)
 
 
-def counted(call):
+def counted(call: Any) -> Any:
     with ProductCounter() as counter:
         result = call()
     return result, counter.flops
 
 
-def read_in_pieces(method, cuts, *, ahead=None, logprobs=True):
+def read_in_pieces(method: Any, cuts: Any, *, ahead: Any = None, logprobs: bool = True) -> Any:
     """The state after the pieces; every piece and every state between them agrees with the formula."""
     formula, state, before = method.formula(ahead), method.start(ahead=ahead), 0
     for count in cuts:
@@ -215,12 +216,12 @@ def read_in_pieces(method, cuts, *, ahead=None, logprobs=True):
 
 
 @pytest.mark.parametrize("cuts", CUTS)
-def test_scored_reading_costs_what_the_formula_says(method, cuts):
+def test_scored_reading_costs_what_the_formula_says(method: Any, cuts: tuple[int, ...]) -> None:
     read_in_pieces(method, cuts)
 
 
 @pytest.mark.parametrize("ahead", [None, AHEAD])
-def test_a_context_and_what_follows_it_cost_what_the_formula_says(method, ahead):
+def test_a_context_and_what_follows_it_cost_what_the_formula_says(method: Any, ahead: Lengths | None) -> None:
     state, formula = read_in_pieces(method, (AHEAD.context,), ahead=ahead, logprobs=False), method.formula(ahead)
     before = AHEAD.context
     for candidates in (CANDIDATES, LONG):
@@ -232,18 +233,18 @@ def test_a_context_and_what_follows_it_cost_what_the_formula_says(method, ahead)
         assert formula.generate(before, *lengths, 3) == flops
 
 
-def test_silent_pieces_cost_what_the_formula_says(method):
+def test_silent_pieces_cost_what_the_formula_says(method: Any) -> None:
     read_in_pieces(method, (31, 1, 32, 100), logprobs=False)
 
 
-def test_nothing_costs_nothing(method):
+def test_nothing_costs_nothing(method: Any) -> None:
     formula = method.formula()
     assert formula.read([Row(40, 0)], logprobs=True) == 0
     assert formula.score(40, [0, 0]) == 0
     assert formula.generate(40, [3], [0], 0) == 0
 
 
-def test_many_candidates_are_read_in_several_passes(backbone):
+def test_many_candidates_are_read_in_several_passes(backbone: Backbone) -> None:
     method = Window(backbone, WindowConfig(N=100))
     candidates = [[5] * 60] * 69 + [[6, 7]] * 5
     state = method.start()
@@ -253,13 +254,13 @@ def test_many_candidates_are_read_in_several_passes(backbone):
 
 @pytest.mark.parametrize("family", [name for name in TINY if name not in (*FAMILIES, "tiny-gpt-neox")])
 @pytest.mark.parametrize("name", ["full", "memtrm", "evalm", "generative-adapter"])
-def test_other_families_have_a_formula(name, family):
+def test_other_families_have_a_formula(name: str, family: str) -> None:
     read_in_pieces(FORMS[name](load(family)), (31, 1, 100), logprobs=False)
 
 
 @pytest.mark.parametrize("family", ["tiny-mistral", "tiny-gpt-neox"])
 @pytest.mark.parametrize("name", [name for name in FORMS if name not in OF_LLAMAS_NAMES])
-def test_own_windows_and_parallel_blocks_are_in_every_formula(name, family):
+def test_own_windows_and_parallel_blocks_are_in_every_formula(name: str, family: str) -> None:
     method = FORMS[name](load(family))
     state = read_in_pieces(method, (150, 90))
     _, flops = counted(lambda: method.score(state, CANDIDATES))
@@ -267,12 +268,12 @@ def test_own_windows_and_parallel_blocks_are_in_every_formula(name, family):
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_layers_whose_own_window_is_narrower_than_the_view_retrieve_nothing(rank):
+def test_layers_whose_own_window_is_narrower_than_the_view_retrieve_nothing(rank: int | None) -> None:
     method = Retrieval(load("tiny-mistral"), RetrievalConfig(N=30, K=8, M=60, sinks=2, rank=rank))
     read_in_pieces(method, (150, 90))
 
 
-def test_what_has_no_formula_says_so():
+def test_what_has_no_formula_says_so() -> None:
     backbone, uneven = load("tiny-llama"), load("tiny-mistral")
     uneven.config.layer_types = ["sliding_attention", "full_attention"] * 2
     assert Finetune(backbone).formula() is None
@@ -285,7 +286,7 @@ def test_what_has_no_formula_says_so():
         assert FORMS[name](uneven).formula() is None
 
 
-def test_a_text_that_surprises_may_cost_more_than_the_formula_says():
+def test_a_text_that_surprises_may_cost_more_than_the_formula_says() -> None:
     """Dynamic evaluation compares a segment of high loss with the trained weights, which the formula leaves out."""
     method = FORMS["dynamic-eval"](load("tiny-llama"))
     state, formula = read_in_pieces(method, (150, 90)), method.formula()
@@ -294,7 +295,7 @@ def test_a_text_that_surprises_may_cost_more_than_the_formula_says():
     assert flops > formula.score(240, [len(candidate) for candidate in LONG])
 
 
-def test_segments_cover_a_text_without_gaps():
+def test_segments_cover_a_text_without_gaps() -> None:
     segments = Segments(50, 20, 32)
     ends, begin = [], 0
     while begin < 150:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from law_forms import PARTS, broken, fits
+from torch import Tensor
 
 from contextlab import registry
 from contextlab.methods.cartridge import Cartridge, CartridgeConfig
@@ -84,7 +85,7 @@ REGISTERED = [(name, family) for name in registry.methods() for family in laws.F
 
 
 @pytest.mark.parametrize(("name", "family"), REGISTERED)
-def test_registered_methods_keep_the_laws(name, family):
+def test_registered_methods_keep_the_laws(name: str, family: str) -> None:
     kind = registry.method_class(name)
     config = kind.Config.parse(SHORTER.get(name, {}))
     results = laws.check(lambda backbone: kind(backbone, config), (family,))
@@ -103,14 +104,14 @@ FORMS = [
 
 @pytest.mark.parametrize(("name", "family"), FORMS)
 @pytest.mark.parametrize("around", PARTS)
-def test_other_settings_keep_the_laws(name, family, around):
+def test_other_settings_keep_the_laws(name: str, family: str, around: bool) -> None:
     assert broken(SETTINGS[name], family, around=around) == {}
 
 
 class LooksAhead(Full):
     """Every log-probability depends on all tokens of the call."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, scores_BT if scores_BT is None else scores_BT - 0.01 * tokens_BT.float().mean(1, keepdim=True)
 
@@ -118,28 +119,28 @@ class LooksAhead(Full):
 class ForgetsTheSplit(Full):
     """Forgets its state in every call."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         return super().read(self.start(state.batch_size), tokens_BT, lengths_B, logprobs=logprobs)
 
 
 class SkipsInSilence(Sliding):
     """Skips segments that are not scored, although the state depends on them."""
 
-    def skim(self, state, tokens_Bt, lengths_B):
+    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> Any:
         return dataclasses.replace(self.start(state.batch_size), length_B=state.length_B)
 
 
 class TalksInSilence(Full):
     """Returns log-probabilities with `logprobs=False`."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         return super().read(state, tokens_BT, lengths_B)
 
 
 class ChangesTheState(Full):
     """Changes the state in `score`."""
 
-    def score(self, state, candidates):
+    def score(self, state: Any, candidates: Any) -> Any:
         scores = super().score(state, candidates)
         state.length_B.add_(1)
         return scores
@@ -148,7 +149,7 @@ class ChangesTheState(Full):
 class MixesRows(Full):
     """All rows depend on the first row."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, scores_BT if scores_BT is None else scores_BT - 1e-3 * tokens_BT[0].float().mean() * (
             scores_BT != 0
@@ -158,17 +159,17 @@ class MixesRows(Full):
 class NotAProbability(Full):
     """Returns probabilities that are too large."""
 
-    def score(self, state, candidates):
+    def score(self, state: Any, candidates: Any) -> Any:
         return super().score(state, candidates) * 0.9
 
-    def next_logprobs(self, state):
+    def next_logprobs(self, state: Any) -> Any:
         return super().next_logprobs(state) * 0.9
 
 
 class IsRandom(Full):
     """Adds noise."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, scores_BT if scores_BT is None else scores_BT - 1e-6 * torch.rand(scores_BT.shape)
 
@@ -176,7 +177,7 @@ class IsRandom(Full):
 class TouchesTheBackbone(Full):
     """Changes the weights of the backbone."""
 
-    def step(self, state, tokens_Bt, lengths_B):
+    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> Any:
         with torch.no_grad():
             next(self.backbone.model.parameters()).mul_(1 + 1e-6)
         return super().step(state, tokens_Bt, lengths_B)
@@ -187,11 +188,11 @@ class ContinuesTheLastCall(Full):
 
     tokens = 0
 
-    def start(self, batch_size=1, *, ahead=None):
+    def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
         self.tokens = 0
         return super().start(batch_size, ahead=ahead)
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         self.tokens += tokens_BT.shape[1]
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, scores_BT if scores_BT is None else scores_BT - 1e-6 * self.tokens
@@ -202,18 +203,18 @@ class HidesMemory(Full):
 
     remembered: torch.Tensor
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         self.remembered = tokens_BT.float().mean()
         return super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
 
-    def score(self, state, candidates):
+    def score(self, state: Any, candidates: Any) -> Any:
         return super().score(state, candidates) - 1e-3 * self.remembered
 
 
 class Miscounts(Full):
     """Does not count tokens."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         before = state.length_B
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return dataclasses.replace(state, length_B=before), scores_BT
@@ -222,7 +223,7 @@ class Miscounts(Full):
 class WritesFromNothing(Full):
     """Ignores the state when it writes after several prompts."""
 
-    def generate(self, state, prompts, **options):
+    def generate(self, state: Any, prompts: Any, **options: Any) -> Any:
         start = self.start(state.batch_size) if state.batch_size < len(prompts) else state
         return super().generate(start, prompts, **options)
 
@@ -230,7 +231,7 @@ class WritesFromNothing(Full):
 class NoticesTheCounters(Full):
     """Computes differently under a counter."""
 
-    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+    def read(self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True) -> Any:
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, scores_BT if scores_BT is None or torch.matmul is MATMUL else scores_BT * (1 + 1e-6)
 
@@ -238,7 +239,7 @@ class NoticesTheCounters(Full):
 class LooksTwice(Window):
     """Reads everything twice, and inherits a formula that does not know."""
 
-    def step(self, state, tokens_Bt, lengths_B):
+    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> Any:
         super().step(state, tokens_Bt, lengths_B)
         return super().step(state, tokens_Bt, lengths_B)
 
@@ -246,7 +247,7 @@ class LooksTwice(Window):
 class KeepsMore(Full):
     """Says that a state has half of its bytes."""
 
-    def formula(self, ahead=None):
+    def formula(self, ahead: Any = None) -> Any:
         formula = super().formula(ahead)
         whole = formula.state_bytes
         formula.state_bytes = lambda length: whole(length) // 2  # type: ignore[method-assign]
@@ -256,7 +257,7 @@ class KeepsMore(Full):
 class Fails(Full):
     """Raises."""
 
-    def step(self, state, tokens_Bt, lengths_B):
+    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> Any:
         raise ValueError("no")
 
 
@@ -282,15 +283,15 @@ class Fails(Full):
         (Fails, "causality"),
     ],
 )
-def test_a_method_that_breaks_a_law_is_caught(method, law):
+def test_a_method_that_breaks_a_law_is_caught(method: type[Any], law: str) -> None:
     assert laws.Case(law, "tiny-llama", "float32").broken(method) is not None
 
 
-def test_what_a_formula_leaves_out_may_be_counted_but_not_what_it_has_too_much():
+def test_what_a_formula_leaves_out_may_be_counted_but_not_what_it_has_too_much() -> None:
     class Least(Window):
         factor = 1.0
 
-        def formula(self, ahead=None):
+        def formula(self, ahead: Any = None) -> Any:
             formula = super().formula(ahead)
             formula.least, formula.update = True, formula.update + self.factor * 10**5
             return formula
@@ -299,18 +300,18 @@ def test_what_a_formula_leaves_out_may_be_counted_but_not_what_it_has_too_much()
         factor = -1.0
 
     class Silent(LooksTwice):
-        def formula(self, ahead=None):
+        def formula(self, ahead: Any = None) -> Any:
             return None
 
-    def broken(kind):
+    def broken(kind: Any) -> Any:
         return laws.Case("formula", "tiny-llama", "float32").broken(kind) is not None
 
     assert [broken(kind) for kind in (Least, TooMuch, Silent)] == [True, False, False]
 
 
-def test_a_baseline_that_is_not_equalled_is_caught():
+def test_a_baseline_that_is_not_equalled_is_caught() -> None:
     class Wrong(Full):
-        def baseline(self):
+        def baseline(self) -> Any:
             return Window(self.backbone, WindowConfig(N=16))
 
     assert laws.Case("equals its baseline", "tiny-llama", "float32").broken(Wrong) is not None

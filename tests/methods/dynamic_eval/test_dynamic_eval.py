@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from contextlab import backbone as backbones
 from contextlab.accounting.flops import count
 from contextlab.accounting.memory import storage_bytes
 from contextlab.attention import KV, CacheReader, Layout
+from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig, gradient_statistics
@@ -21,33 +26,33 @@ SMALL = {"N": 32, "segment": 16}
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return backbones.load(request.param)
 
 
-def text(length, rows=1, seed=0):
+def text(length: int, rows: int = 1, seed: int = 0) -> Any:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def make(backbone, **settings):
+def make(backbone: Backbone, **settings: Any) -> Any:
     return DynamicEval(backbone, DynamicEvalConfig(**{**SMALL, "lr": 0.01, **settings}))
 
 
-def read(method, tokens, **options):
+def read(method: Any, tokens: Tensor, **options: Any) -> Any:
     return method.read(method.start(len(tokens), **options), tokens)
 
 
-def window(backbone, tokens):
+def window(backbone: Backbone, tokens: Tensor) -> Any:
     return read(Window(backbone, WindowConfig(N=32)), tokens)[1]
 
 
-def save_statistics(backbone, folder):
+def save_statistics(backbone: Backbone, folder: Path) -> Any:
     path = folder / "ms.safetensors"
     save_file(gradient_statistics(backbone, text(16, rows=4, seed=9).tolist()), path)
     return path
 
 
-def oracle(backbone, tokens, optimiser_of, cache):
+def oracle(backbone: Backbone, tokens: Tensor, optimiser_of: Any, cache: Any) -> Any:
     """The paper's loop on a copy of the model with an optimiser of torch; contexts of 32, segments of 16."""
     copied = backbones.wrap(copy.deepcopy(backbone.model))
     optimiser = optimiser_of([p for p in copied.model.parameters() if p.requires_grad])
@@ -85,7 +90,9 @@ def oracle(backbone, tokens, optimiser_of, cache):
     ],
     ids=["sgd", "adam"],
 )
-def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(backbone, settings, optimiser_of, cache):
+def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(
+    backbone: Backbone, settings: dict[str, float | str], optimiser_of: Callable[..., Any], cache: str
+) -> None:
     tokens = text(90)
     method = make(backbone, cache=cache, **settings)
     state, logprobs = read(method, tokens)
@@ -98,7 +105,7 @@ def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(backbone, settings,
 
 
 @pytest.fixture(params=["adam, tiny-llama", "adam, tiny-gpt2", "sgd, tiny-gpt2", "rms, tiny-llama"], scope="module")
-def method(request, tmp_path_factory):
+def method(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     rule, family = request.param.split(", ")
     loaded = backbones.load(family)
     if rule == "sgd":
@@ -110,14 +117,14 @@ def method(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("law", ["score is pure", "forks", "normalised", "lengths", "determinism"])
-def test_keeps_the_laws_while_it_learns(backbone, law):
+def test_keeps_the_laws_while_it_learns(backbone: Backbone, law: str) -> None:
     """The other laws have sharper tests below."""
     laws.LAWS[law](make(backbone))
 
 
 @pytest.mark.parametrize("scored", [True, False])
 @pytest.mark.parametrize("split", [0, 5, 16, 22, 54])
-def test_what_is_learned_is_bitwise_the_same_at_every_split(method, split, scored):
+def test_what_is_learned_is_bitwise_the_same_at_every_split(method: Any, split: int, scored: bool) -> None:
     """With a first context of 22 tokens: boundaries at 16, 22, 38, 54 and 70."""
     tokens = text(80)
     whole, expected = read(method, tokens, ahead=Lengths(22))
@@ -133,7 +140,7 @@ def test_what_is_learned_is_bitwise_the_same_at_every_split(method, split, score
         torch.testing.assert_close(first, expected[:, :split], atol=1e-4, rtol=1e-5)
 
 
-def test_rows_may_be_split_at_different_places(method):
+def test_rows_may_be_split_at_different_places(method: Any) -> None:
     tokens = text(70, rows=4)
     expected = read(method, tokens)[1]
     lengths = torch.tensor([0, 16, 31, 45])
@@ -145,13 +152,13 @@ def test_rows_may_be_split_at_different_places(method):
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 32, 33, 60])
-def test_later_targets_change_no_earlier_loss_bitwise(method, cut):
+def test_later_targets_change_no_earlier_loss_bitwise(method: Any, cut: int) -> None:
     tokens, other = text(64), text(64)
     other[:, cut:] = (other[:, cut:] + 1) % 256
     assert torch.equal(read(method, tokens)[1][:, :cut], read(method, other)[1][:, :cut])
 
 
-def test_nothing_is_learned_before_the_first_segment_is_complete(method):
+def test_nothing_is_learned_before_the_first_segment_is_complete(method: Any) -> None:
     """Token 16 completes the first segment; its own prediction is from before the update."""
     tokens = text(40)
     logprobs, plain = read(method, tokens)[1], window(method.backbone, tokens)
@@ -159,14 +166,14 @@ def test_nothing_is_learned_before_the_first_segment_is_complete(method):
     assert (logprobs[:, 17:32] - plain[:, 17:32]).abs().max() > 1e-3
 
 
-def test_a_segment_as_long_as_the_context_is_plain_within_the_first_context(backbone):
+def test_a_segment_as_long_as_the_context_is_plain_within_the_first_context(backbone: Backbone) -> None:
     tokens = text(32)
     logprobs = read(make(backbone, segment=400), tokens)[1]
     torch.testing.assert_close(logprobs, window(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("cache", ["stale", "recomputed"])
-def test_without_a_rate_it_is_the_window_and_shares_all_weights(backbone, cache):
+def test_without_a_rate_it_is_the_window_and_shares_all_weights(backbone: Backbone, cache: str) -> None:
     method = make(backbone, lr=0, cache=cache)
     tokens = text(80, rows=2)
     state, logprobs = read(method, tokens)
@@ -178,13 +185,13 @@ def test_without_a_rate_it_is_the_window_and_shares_all_weights(backbone, cache)
     assert make(backbone).baseline() is None
 
 
-def test_learning_helps_on_a_text_that_repeats_itself(backbone):
+def test_learning_helps_on_a_text_that_repeats_itself(backbone: Backbone) -> None:
     tokens = text(32).repeat(1, 4)
     gain = (read(make(backbone, lr=3e-3), tokens)[1] - window(backbone, tokens)).mean(0)
     assert gain[96:].mean() > 0.5
 
 
-def test_weights_last_over_contexts_and_a_new_state_has_the_trained_ones(backbone):
+def test_weights_last_over_contexts_and_a_new_state_has_the_trained_ones(backbone: Backbone) -> None:
     method, tokens = make(backbone), text(60)
     first = read(method, tokens)[1]
     other = tokens.clone()
@@ -193,7 +200,7 @@ def test_weights_last_over_contexts_and_a_new_state_has_the_trained_ones(backbon
     assert torch.equal(read(method, tokens)[1], first)
 
 
-def test_rows_have_weights_of_their_own_bitwise(method):
+def test_rows_have_weights_of_their_own_bitwise(method: Any) -> None:
     tokens, lengths = text(50, rows=3), torch.tensor([50, 9, 33])
     together, logprobs = method.read(method.start(3), tokens, lengths)
     for row, length in enumerate(lengths.tolist()):
@@ -204,7 +211,7 @@ def test_rows_have_weights_of_their_own_bitwise(method):
     assert together.steps_B.tolist() == [3, 0, 2]
 
 
-def test_an_unchanged_state_holds_no_copy_of_the_weights(backbone):
+def test_an_unchanged_state_holds_no_copy_of_the_weights(backbone: Backbone) -> None:
     method = make(backbone)
     own = sum(w.nbytes for w in method.model.trained)
     for rows in (1, 5):
@@ -215,7 +222,7 @@ def test_an_unchanged_state_holds_no_copy_of_the_weights(backbone):
         assert storage_bytes((*state.learned.m, *state.learned.v)) < 1000
 
 
-def test_reading_on_leaves_the_first_state_as_it_was(method):
+def test_reading_on_leaves_the_first_state_as_it_was(method: Any) -> None:
     state, _ = read(method, text(40))
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     method.read(state, text(40, seed=1))
@@ -225,7 +232,7 @@ def test_reading_on_leaves_the_first_state_as_it_was(method):
         assert tensor.grad_fn is None
 
 
-def test_only_chosen_parameters_are_held(backbone):
+def test_only_chosen_parameters_are_held(backbone: Backbone) -> None:
     some = make(backbone, parameters="*.mlp.*")
     held = sum(w.numel() for w in some.start().learned.weights)
     assert held == sum(p.numel() for n, p in backbone.model.named_parameters() if ".mlp." in n)
@@ -233,14 +240,14 @@ def test_only_chosen_parameters_are_held(backbone):
 
 
 @pytest.mark.parametrize("read_before", [5, 16, 32])
-def test_scores_follow_every_update_inside_a_candidate(method, read_before):
+def test_scores_follow_every_update_inside_a_candidate(method: Any, read_before: int) -> None:
     state, _ = read(method, text(read_before, rows=2))
     candidates = [text(30, seed=3)[0].tolist(), [7], [], text(17, seed=4)[0].tolist()]
     expected = ContextMethod.score(method, state, candidates)
     torch.testing.assert_close(method.score(state, candidates), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_a_saved_state_goes_on_bitwise(method, tmp_path):
+def test_a_saved_state_goes_on_bitwise(method: Any, tmp_path: Path) -> None:
     state, _ = read(method, text(45, rows=2))
     state.save(tmp_path / "state.safetensors")
     loaded = method.load_state(tmp_path / "state.safetensors")
@@ -248,14 +255,14 @@ def test_a_saved_state_goes_on_bitwise(method, tmp_path):
     assert torch.equal(method.read(loaded, future)[1], method.read(state, future)[1])
 
 
-def test_reading_without_scores_learns_the_same(method):
+def test_reading_without_scores_learns_the_same(method: Any) -> None:
     tokens = text(70)
     scored, silent = read(method, tokens)[0], method.read(method.start(), tokens, logprobs=False)[0]
     for mine, other in zip(scored.tensors().values(), silent.tensors().values(), strict=True):
         assert torch.equal(mine, other)
 
 
-def test_a_backward_pass_costs_two_forward_passes(backbone):
+def test_a_backward_pass_costs_two_forward_passes(backbone: Backbone) -> None:
     method, plain = make(backbone), make(backbone, lr=0)
     tokens = text(48)
     state, cold = method.start(), plain.start()
@@ -264,7 +271,7 @@ def test_a_backward_pass_costs_two_forward_passes(backbone):
     assert learning - reading == pytest.approx(2 * learned, rel=0.02)
 
 
-def test_capabilities(backbone):
+def test_capabilities(backbone: Backbone) -> None:
     capabilities = make(backbone).capabilities
     assert capabilities.needs_gradients
     assert capabilities.exact_streaming
@@ -272,13 +279,13 @@ def test_capabilities(backbone):
 
 
 @pytest.mark.parametrize("rate", [3.0, 1e20])
-def test_divergence_is_reported(backbone, rate):
+def test_divergence_is_reported(backbone: Backbone, rate: float) -> None:
     method = make(backbone, lr=rate, rule="sgd")
     with pytest.raises(UserError, match="diverged after"):
         read(method, text(32).repeat(1, 20))
 
 
-def test_a_row_that_diverges_ends_alone(backbone):
+def test_a_row_that_diverges_ends_alone(backbone: Backbone) -> None:
     method = make(backbone, lr=1e20, rule="sgd")
     state, together = method.read(method.start(2), text(640).repeat(2, 1), torch.tensor([640, 5]))
     assert together[0].isnan().all()
@@ -289,20 +296,20 @@ def test_a_row_that_diverges_ends_alone(backbone):
     assert state.length_B.tolist() == [643, 8]
 
 
-def test_a_text_that_gets_harder_is_no_divergence(backbone):
+def test_a_text_that_gets_harder_is_no_divergence(backbone: Backbone) -> None:
     easy = torch.full((1, 160), 7)
     logprobs = read(make(backbone, lr=1e-5), torch.cat((easy, text(160)), dim=1))[1]
     assert logprobs.isfinite().all()
     assert logprobs[:, 160:].mean() < logprobs[:, 80:160].mean() - 0.5
 
 
-def test_inference_mode_is_refused(backbone):
+def test_inference_mode_is_refused(backbone: Backbone) -> None:
     method = make(backbone)
     with torch.inference_mode(), pytest.raises(UserError, match=r"outside of torch\.inference_mode"):
         read(method, text(5))
 
 
-def test_statistics_must_be_there_and_fit(backbone, tmp_path):
+def test_statistics_must_be_there_and_fit(backbone: Backbone, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no statistics file"):
         make(backbone, rule="rms", statistics=tmp_path / "none.safetensors")
     save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
@@ -312,7 +319,7 @@ def test_statistics_must_be_there_and_fit(backbone, tmp_path):
             make(backbone, rule="rms", statistics=tmp_path / f"{name}.safetensors")
 
 
-def test_narrow_backbones_learn_too():
+def test_narrow_backbones_learn_too() -> None:
     narrow = backbones.load("tiny-llama", dtype="bfloat16")
     state, logprobs = read(make(narrow, lr=1e-5), text(50))
     assert logprobs.isfinite().all()
@@ -323,7 +330,7 @@ def test_narrow_backbones_learn_too():
     assert moved == len(state.learned.weights)
 
 
-def test_prompts_behind_one_row_are_continued_with_what_it_has_learned(method):
+def test_prompts_behind_one_row_are_continued_with_what_it_has_learned(method: Any) -> None:
     state, _ = read(method, text(40))
     assert int(state.steps_B) > 0
     prompts = [[3, 5], [7], [11, 2, 4]]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from contextlab.methods.evalm import CausalEVA
 FIXTURES = ["eva/e1_w8c4_f64", "eva/e2_ragged_w16c4_f64", "eva/e3_w_eq_c_norpe_f32"]
 
 
-def built(hyper, arrays):
+def built(hyper: Any, arrays: Any) -> Any:
     dtype = getattr(torch, hyper["dtype"])
     module = CausalEVA(
         hyper["heads"] * hyper["head_dim"],
@@ -26,7 +28,7 @@ def built(hyper, arrays):
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_forward_and_gradients_equal_the_released_module(fixture, name):
+def test_forward_and_gradients_equal_the_released_module(fixture: Any, name: str) -> None:
     description, arrays = fixture(name)
     module, tolerance = built(description["hyper"], arrays)
     x = arrays["x"].clone().requires_grad_()
@@ -44,7 +46,7 @@ def test_forward_and_gradients_equal_the_released_module(fixture, name):
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_means_equal_the_released_modules(fixture, name):
+def test_means_equal_the_released_modules(fixture: Any, name: str) -> None:
     description, arrays = fixture(name)
     module, tolerance = built(description["hyper"], arrays)
     x_BTC = arrays["x"].transpose(0, 1)
@@ -54,7 +56,7 @@ def test_means_equal_the_released_modules(fixture, name):
         assert (mean - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-def random(window=8, chunk=4, **options):
+def random(window: int = 8, chunk: int = 4, **options: Any) -> Any:
     return CausalEVA(16, 4, window, chunk, **options).double()
 
 
@@ -67,7 +69,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_no_output_depends_on_what_follows(options):
+def test_no_output_depends_on_what_follows(options: dict[str, bool | str]) -> None:
     module, x = random(**options), torch.randn(1, 29, 16, dtype=torch.float64, requires_grad=True)
     out = module(x)
     for t in (0, 3, 4, 11, 15, 16, 28):
@@ -77,21 +79,21 @@ def test_no_output_depends_on_what_follows(options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_right_padding_changes_nothing_before_it(options):
+def test_right_padding_changes_nothing_before_it(options: dict[str, bool | str]) -> None:
     module, x = random(**options), torch.randn(2, 21, 16, dtype=torch.float64)
     padded = torch.cat((x, torch.randn(2, 7, 16, dtype=torch.float64)), dim=1)
     torch.testing.assert_close(module(padded)[:, :21], module(x))
 
 
 @pytest.mark.parametrize(("window", "chunk", "length"), [(8, 8, 8), (8, 4, 3), (16, 16, 5)])
-def test_short_inputs_are_local_attention(window, chunk, length):
+def test_short_inputs_are_local_attention(window: int, chunk: int, length: int) -> None:
     module, x = random(window, chunk), torch.randn(1, length, 16, dtype=torch.float64)
     q, k, v = (proj(x).unflatten(-1, (4, -1)).transpose(1, 2) for proj in (module.q_proj, module.k_proj, module.v_proj))
     plain = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(module(x), module.out_proj(plain.transpose(1, 2).flatten(2)))
 
 
-def test_own_chunks_are_seen_before_the_chunk_only():
+def test_own_chunks_are_seen_before_the_chunk_only() -> None:
     """With W 8 and c 4, tokens 4 to 7 depend on chunk 0 as a summary (of queries, too) in the papers' form alone."""
     x = torch.randn(1, 8, 16, dtype=torch.float64)
     outs = []
@@ -106,7 +108,7 @@ def test_own_chunks_are_seen_before_the_chunk_only():
     assert not outs[1].any()
 
 
-def test_noise_is_explicit_and_moves_what_sees_summaries():
+def test_noise_is_explicit_and_moves_what_sees_summaries() -> None:
     module, x = random(), torch.randn(2, 21, 16, dtype=torch.float64)
     noise = module.draw(2, 21, torch.Generator().manual_seed(1))
     plain, drawn = module(x), module(x, noise)
@@ -117,7 +119,7 @@ def test_noise_is_explicit_and_moves_what_sees_summaries():
     assert moved.tolist() == [False] * 4 + [True] * 17
 
 
-def test_biases_follow_the_distance_over_windows():
+def test_biases_follow_the_distance_over_windows() -> None:
     bias = random(relative_bias=True, overlap=True).rel_pos_bias
     table = bias.relative_attention_bias.weight[:, 0]
     distance = torch.arange(-3, 40)[None]
@@ -126,7 +128,7 @@ def test_biases_follow_the_distance_over_windows():
     assert biases[-1] == table[15]
 
 
-def test_shifted_distances_are_those_of_indices_in_the_extended_window():
+def test_shifted_distances_are_those_of_indices_in_the_extended_window() -> None:
     """As in the released module: the query's index in its window less the key's among the 2 W keys in its view."""
     module = random(relative_bias=True, overlap=True, shifted_distances=True)
     x = torch.randn(1, 29, 16, dtype=torch.float64)
@@ -149,7 +151,7 @@ def test_shifted_distances_are_those_of_indices_in_the_extended_window():
     assert not torch.allclose(true(x), module(x))
 
 
-def test_without_overlap_no_distance_is_shifted():
+def test_without_overlap_no_distance_is_shifted() -> None:
     shifted, true = (random(relative_bias=True, shifted_distances=shift) for shift in (True, False))
     true.load_state_dict(shifted.state_dict())
     x = torch.randn(1, 29, 16, dtype=torch.float64)
@@ -159,6 +161,6 @@ def test_without_overlap_no_distance_is_shifted():
 @pytest.mark.parametrize(
     ("arguments", "message"), [((16, 4, 8, 3), "W=8 must be a multiple"), ((18, 4, 8, 4), "width")]
 )
-def test_sizes_that_do_not_fit(arguments, message):
+def test_sizes_that_do_not_fit(arguments: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         CausalEVA(*arguments)

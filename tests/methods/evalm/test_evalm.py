@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_forms import AROUND, PARTS, broken
 from safetensors.torch import save_file
+from torch import Tensor
 
 from contextlab import backbone as backbones
 from contextlab.accounting.flops import count, llama_block_flops
 from contextlab.accounting.memory import PeakMemory, storage_bytes
+from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
@@ -33,30 +37,30 @@ STORED = torch.randint(0, 256, (1, 200), generator=torch.Generator().manual_seed
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return backbones.load(request.param)
 
 
 @pytest.fixture(scope="module")
-def llama():
+def llama() -> Any:
     return backbones.load("tiny-llama")
 
 
 @pytest.fixture(scope="module")
-def exact():
+def exact() -> Any:
     return {name: backbones.load(name, dtype="float64") for name in FAMILIES}
 
 
-def text(length, rows=1, seed=0):
+def text(length: int, rows: int = 1, seed: int = 0) -> Any:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def read(method, tokens):
+def read(method: Any, tokens: Tensor) -> Any:
     return method.read(method.start(len(tokens)), tokens)[1]
 
 
 @pytest.mark.parametrize("around", PARTS)
-def test_laws_in_the_papers_form(around):
+def test_laws_in_the_papers_form(around: bool) -> None:
     """Those with overlap are tested with an update."""
     assert broken(lambda b: EVALM(b, EVALMConfig(**FORMS["papers"])), "tiny-llama", around=around) == {}
 
@@ -67,7 +71,7 @@ def test_laws_in_the_papers_form(around):
     form=st.sampled_from(sorted(FORMS)),
     cuts=st.lists(st.integers(0, 100), max_size=5),
 )
-def test_any_split_equals_the_parallel_form(exact, family, form, cuts):
+def test_any_split_equals_the_parallel_form(exact: Any, family: Any, form: Any, cuts: Any) -> None:
     method = EVALM(exact[family], EVALMConfig(**FORMS[form]))
     tokens = text(100, seed=len(cuts))
     with method.as_attention(), torch.no_grad():
@@ -85,7 +89,7 @@ def test_any_split_equals_the_parallel_form(exact, family, form, cuts):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_closed_it_is_local_attention_with_sinks(backbone, overlap):
+def test_closed_it_is_local_attention_with_sinks(backbone: Backbone, overlap: bool) -> None:
     method = EVALM(backbone, EVALMConfig(W=32, c=8, overlap=overlap))
     baseline = method.baseline()
     assert isinstance(baseline, Sliding)
@@ -94,7 +98,7 @@ def test_closed_it_is_local_attention_with_sinks(backbone, overlap):
     torch.testing.assert_close(read(method, tokens), read(baseline, tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_open_summaries_reach_over_windows_and_local_attention_does_not(llama):
+def test_open_summaries_reach_over_windows_and_local_attention_does_not(llama: Backbone) -> None:
     tokens, other = text(96), text(96)
     other[:, 8:32] = text(24, seed=1)
     for bias, reaches in ((None, False), (0.0, True)):
@@ -104,7 +108,7 @@ def test_open_summaries_reach_over_windows_and_local_attention_does_not(llama):
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_the_summary_of_the_sinks_is_seen_where_it_is_asked_for(llama, twice):
+def test_the_summary_of_the_sinks_is_seen_where_it_is_asked_for(llama: Backbone, twice: bool) -> None:
     """Garbage in the summary of the first chunk, whose tokens are all sinks."""
     method = EVALM(llama, EVALMConfig(W=32, c=4, remote_bias=0.0, sink_summaries=twice))
     tokens = text(110)
@@ -117,21 +121,21 @@ def test_the_summary_of_the_sinks_is_seen_where_it_is_asked_for(llama, twice):
     assert twice or gap == 0
 
 
-def test_chunks_of_one_token_in_reach_are_full_attention(llama):
+def test_chunks_of_one_token_in_reach_are_full_attention(llama: Backbone) -> None:
     """c 1 with the geometry's positions: in the second window every summary stands where its token stood."""
     method = EVALM(llama, EVALMConfig(W=32, c=1, sinks=0, remote_bias=0.0))
     tokens = text(64)
     torch.testing.assert_close(read(method, tokens), read(Full(llama), tokens), atol=1e-4, rtol=1e-4)
 
 
-def test_summaries_behind_the_models_reach_share_the_farthest_position(llama):
+def test_summaries_behind_the_models_reach_share_the_farthest_position(llama: Backbone) -> None:
     geometry = EVALMConfig(W=64, c=8).geometry(llama.max_positions)
     assert geometry.far == 128 - 4 - 64
     positions = geometry.positions(100, torch.tensor([800]), torch.tensor([864]))[0]
     assert positions.tolist() == [-60] * 40 + list(range(-60, 0))
 
 
-def test_state_holds_what_the_formula_says(backbone):
+def test_state_holds_what_the_formula_says(backbone: Backbone) -> None:
     method = EVALM(backbone, EVALMConfig(W=32, c=8, sinks=3))
     state, _ = method.read(method.start(), text(32 * 3 + 13), logprobs=False)
     per_token = 2 * backbone.kv_heads * backbone.head_width
@@ -144,7 +148,7 @@ def test_state_holds_what_the_formula_says(backbone):
     assert state.nbytes - smaller.nbytes == 4 * backbone.layers * per_token // 2
 
 
-def test_memory_grows_by_the_summaries_alone(llama):
+def test_memory_grows_by_the_summaries_alone(llama: Backbone) -> None:
     """Twice the text costs the room of its summaries, and nothing else."""
     method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
     peaks = []
@@ -157,7 +161,7 @@ def test_memory_grows_by_the_summaries_alone(llama):
     assert peaks[1][0] - peaks[0][0] <= peaks[1][1] - peaks[0][1] + rotated + tokens
 
 
-def test_flops_are_those_of_what_is_seen_and_of_the_summaries(llama):
+def test_flops_are_those_of_what_is_seen_and_of_the_summaries(llama: Backbone) -> None:
     _ = llama.bos_hidden_C
     method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
     state = method.start()
@@ -169,7 +173,7 @@ def test_flops_are_those_of_what_is_seen_and_of_the_summaries(llama):
     assert count(lambda: method.read(state, text(96), logprobs=False))[1] == pytest.approx(expected, rel=1e-3)
 
 
-def test_reading_changes_no_state_in_place(llama):
+def test_reading_changes_no_state_in_place(llama: Backbone) -> None:
     method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
     state, _ = method.read(method.start(2), text(60, rows=2), torch.tensor([60, 41]))
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
@@ -179,14 +183,14 @@ def test_reading_changes_no_state_in_place(llama):
         assert torch.equal(tensor, before[name]), name
 
 
-def test_silent_reading_leaves_the_same_state(backbone):
+def test_silent_reading_leaves_the_same_state(backbone: Backbone) -> None:
     method = EVALM(backbone, EVALMConfig(**FORMS["open"]))
     states = [method.read(method.start(), text(150), logprobs=scored)[0] for scored in (True, False)]
     for name, tensor in states[0].tensors().items():
         assert torch.equal(tensor, states[1].tensors()[name]), name
 
 
-def test_a_first_window_for_what_is_ahead_holds_whole_chunks(llama):
+def test_a_first_window_for_what_is_ahead_holds_whole_chunks(llama: Backbone) -> None:
     method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
     assert method.start(ahead=Lengths(50, 21)).left_B.tolist() == [8]
     assert method.start(ahead=Lengths(50, 14)).left_B.tolist() == [32]
@@ -196,7 +200,7 @@ def test_a_first_window_for_what_is_ahead_holds_whole_chunks(llama):
 
 
 @pytest.mark.parametrize("form", ["open", "papers"])
-def test_candidates_in_one_pass_equal_forks(backbone, form):
+def test_candidates_in_one_pass_equal_forks(backbone: Backbone, form: str) -> None:
     method = EVALM(backbone, EVALMConfig(**FORMS[form]))
     for length in (50, 60, 69):
         state, _ = method.read(method.start(2), text(length, rows=2), torch.tensor([length, length // 2]))
@@ -205,7 +209,7 @@ def test_candidates_in_one_pass_equal_forks(backbone, form):
             torch.testing.assert_close(method.score(state, candidates), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_weights_are_loaded_digested_and_counted(llama, tmp_path):
+def test_weights_are_loaded_digested_and_counted(llama: Backbone, tmp_path: Path) -> None:
     biased = EVALM(llama, EVALMConfig(remote_bias=-2.0))
     width, kv_heads = llama.head_width, llama.kv_heads
     per_layer = kv_heads * (2 * (width * width + width) + width * width + width) + llama.heads
@@ -222,12 +226,12 @@ def test_weights_are_loaded_digested_and_counted(llama, tmp_path):
             EVALM(llama, EVALMConfig(weights=tmp_path / f"{path}.safetensors", **options))
 
 
-def test_a_chunk_larger_than_the_input_is_local_attention(llama):
+def test_a_chunk_larger_than_the_input_is_local_attention(llama: Backbone) -> None:
     method = EVALM(llama, EVALMConfig(c=64, remote_bias=0.0))
     torch.testing.assert_close(read(method, text(50)), read(Full(llama), text(50)), atol=1e-5, rtol=1e-5)
 
 
-def test_states_that_are_not_finite_are_one_sentence():
+def test_states_that_are_not_finite_are_one_sentence() -> None:
     broken = backbones.load("tiny-llama")
     method = EVALM(broken, EVALMConfig(W=32, c=8))
     state = method.start()
@@ -246,18 +250,18 @@ def test_states_that_are_not_finite_are_one_sentence():
         ({"W": 16, "sinks": 20}, "no more sinks than W"),
     ],
 )
-def test_settings_that_do_not_fit(llama, options, message):
+def test_settings_that_do_not_fit(llama: Backbone, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         EVALM(llama, EVALMConfig(**options))
 
 
-def test_the_papers_form_has_its_state(llama):
+def test_the_papers_form_has_its_state(llama: Backbone) -> None:
     assert PAPER.c == PAPER.W
     assert PAPER.geometry(backbones.PAPER_POSITIONS).own
     assert all(name in backbones.known() for name in backbones.PAPER_SHAPES)
 
 
-def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama):
+def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama: Backbone) -> None:
     tokens = text(120)
     whole = read(Sliding(llama, SlidingConfig(N=24)), tokens)
     torch.testing.assert_close(read(Sliding(llama, SlidingConfig(N=24, recent=24)), tokens), whole)
@@ -269,7 +273,7 @@ def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama):
         Sliding(llama, SlidingConfig(recent=124))
 
 
-def test_an_untrained_method_costs_what_an_open_one_does(backbone):
+def test_an_untrained_method_costs_what_an_open_one_does(backbone: Backbone) -> None:
     tokens, _ = text(120), backbone.bos_hidden_C
     closed, opened = (EVALM(backbone, EVALMConfig(W=32, c=8, remote_bias=bias)) for bias in (None, -1.0))
     costs = [count(lambda m=method: m.read(m.start(), tokens))[1] for method in (closed, opened)]
@@ -278,7 +282,7 @@ def test_an_untrained_method_costs_what_an_open_one_does(backbone):
 
 @pytest.mark.parametrize("storage", [None, "float16", "int8", "int4"])
 @pytest.mark.parametrize("c", [4, 8, 16])
-def test_summaries_take_the_bytes_of_their_type(storage, c):
+def test_summaries_take_the_bytes_of_their_type(storage: str | None, c: int) -> None:
     backbone = backbones.load("tiny-llama", device="cpu")
     method = EVALM(backbone, EVALMConfig(W=32, c=c, remote_bias=-1.0, storage_dtype=storage))
     state, _ = method.read(method.start(), STORED[:, :100], logprobs=False)
@@ -288,7 +292,7 @@ def test_summaries_take_the_bytes_of_their_type(storage, c):
 
 
 @pytest.mark.parametrize("pooling", ["eva", "learned"])
-def test_narrow_summaries_change_little(pooling):
+def test_narrow_summaries_change_little(pooling: str) -> None:
     backbone, results = backbones.load("tiny-llama", device="cpu"), []
     for storage in (None, "float16", "int8", "int4"):
         config = EVALMConfig(W=32, c=4, remote_bias=0.0, pooling=pooling, storage_dtype=storage)
@@ -308,19 +312,19 @@ def test_narrow_summaries_change_little(pooling):
         {"c": 4, "remote_visibility": "before_chunk", "storage_dtype": "float16"},
     ],
 )
-def test_forms_with_narrow_summaries_keep_the_laws_of_reading(settings, law):
+def test_forms_with_narrow_summaries_keep_the_laws_of_reading(settings: dict[str, Any], law: str) -> None:
     config = EVALMConfig(W=32, remote_bias=-0.5, **settings)
     assert laws.Case(law, "tiny-gpt2", "float64").broken(lambda b: EVALM(b, config)) is None
 
 
 @pytest.mark.parametrize("storage", ["float16", "int8"])
-def test_narrow_summaries_are_not_learned_with(storage):
+def test_narrow_summaries_are_not_learned_with(storage: str) -> None:
     method = EVALM(backbones.load("tiny-llama"), EVALMConfig(W=32, c=4, remote_bias=0.0, storage_dtype=storage))
     with pytest.raises(UserError, match=f"stored in {storage}: learn without storage_dtype"):
         method.learn(method.start(), STORED[:, :40])
 
 
-def test_a_range_that_is_not_finite_is_refused(tmp_path):
+def test_a_range_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     backbone = backbones.load("tiny-llama", device="cpu")
     method = EVALM(backbone, EVALMConfig(W=32, c=4, remote_bias=0.0, storage_dtype="int8"))
     state, _ = method.read(method.start(), STORED[:, :70])

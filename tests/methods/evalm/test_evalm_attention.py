@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
+from torch import Tensor
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
@@ -13,15 +16,15 @@ OPEN = EVALMConfig(W=32, c=8, remote_bias=0.5, sinks=2)
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def model(request):
+def model(request: pytest.FixtureRequest) -> Any:
     return backbones.load(request.param).model
 
 
-def text(length, rows=1):
+def text(length: int, rows: int = 1) -> Any:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def of_model(model, tokens, **options):
+def of_model(model: Any, tokens: Tensor, **options: Any) -> Any:
     with torch.no_grad():
         return model(tokens, **options).logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
 
@@ -38,7 +41,7 @@ def of_model(model, tokens, **options):
         {"sinks": 0, "remote_visibility": "before_chunk"},
     ],
 )
-def test_an_unmodified_model_computes_what_the_method_reads(model, settings):
+def test_an_unmodified_model_computes_what_the_method_reads(model: Any, settings: dict[str, Any]) -> None:
     config = EVALMConfig(**{"W": 32, "c": 8, "remote_bias": 0.5, "sinks": 2, **settings})
     tokens, lengths = text(170, rows=2), torch.tensor([170, 101])
     mask = (torch.arange(170) < lengths[:, None]).long()
@@ -48,7 +51,7 @@ def test_an_unmodified_model_computes_what_the_method_reads(model, settings):
     torch.testing.assert_close(logprobs[mask[:, 1:] > 0], expected[mask[:, 1:] > 0], atol=1e-5, rtol=1e-4)
 
 
-def test_it_is_undone_cleanly_also_after_an_exception(model):
+def test_it_is_undone_cleanly_also_after_an_exception(model: Any) -> None:
     tokens = text(100)
     model.train()
     model.base_model.eval()
@@ -67,14 +70,14 @@ def test_it_is_undone_cleanly_also_after_an_exception(model):
     model.eval()
 
 
-def test_within_one_window_it_is_the_models_own_attention(model):
+def test_within_one_window_it_is_the_models_own_attention(model: Any) -> None:
     tokens = text(30)
     with eva_attention_of(model, OPEN):
         inside = of_model(model, tokens)
     torch.testing.assert_close(inside, of_model(model, tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_it_generates_what_the_method_generates(model):
+def test_it_generates_what_the_method_generates(model: Any) -> None:
     tokens = text(50)
     with eva_attention_of(model, OPEN) as method:
         written = model.generate(tokens, use_cache=False, max_new_tokens=20, do_sample=False)[0, 50:].tolist()
@@ -83,7 +86,7 @@ def test_it_generates_what_the_method_generates(model):
 
 
 @pytest.mark.parametrize("pooling", ["eva", "learned"])
-def test_gradients_reach_everything_that_trains(pooling):
+def test_gradients_reach_everything_that_trains(pooling: str) -> None:
     """And they equal finite differences of the read's loss."""
     backbone = backbones.load("tiny-llama", dtype="float64")
     method = EVALM(backbone, EVALMConfig(W=16, c=4, sinks=1, remote_bias=-0.5, pooling=pooling))
@@ -96,7 +99,7 @@ def test_gradients_reach_everything_that_trains(pooling):
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 0, name
 
-    def read_loss():
+    def read_loss() -> Any:
         return -method.read(method.start(), tokens)[1].double()[0, 1:].mean()
 
     bias = method.summaries[2].remote_bias_H
@@ -118,13 +121,13 @@ def test_gradients_reach_everything_that_trains(pooling):
         ({"past_key_values": transformers.DynamicCache()}, "use_cache=False"),
     ],
 )
-def test_calls_that_it_does_not_serve_are_one_sentence(options, message):
+def test_calls_that_it_does_not_serve_are_one_sentence(options: dict[str, Any], message: str) -> None:
     model = backbones.load("tiny-llama").model
     with eva_attention_of(model, OPEN), pytest.raises(UserError, match=message):
         model(text(5), **options)
 
 
-def test_models_out_of_reach_are_one_sentence():
+def test_models_out_of_reach_are_one_sentence() -> None:
     config = transformers.BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2)
     model = transformers.BloomForCausalLM(config)
     model.config.max_position_embeddings = 32
@@ -134,7 +137,7 @@ def test_models_out_of_reach_are_one_sentence():
 
 
 @pytest.mark.parametrize("family", ["tiny-llama", "tiny-opt"])
-def test_a_whole_model_learns_from_random_weights(family):
+def test_a_whole_model_learns_from_random_weights(family: str) -> None:
     """Backbone and summaries together, on texts whose second half, a new window, repeats the first."""
     backbone = backbones.load(family)
     method = EVALM(backbone, EVALMConfig(W=16, c=4, sinks=0, remote_bias=0.0, weights="none"))

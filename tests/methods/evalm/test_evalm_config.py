@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from contextlab.methods.evalm.config import EVALMConfig, Geometry
 
 
 @st.composite
-def geometries(draw):
+def geometries(draw: Any) -> Any:
     chunk = draw(st.integers(1, 5))
     window = chunk * draw(st.integers(1, 4))
     recent = draw(st.sampled_from([0, window]))
@@ -24,7 +25,7 @@ def geometries(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(1, 80))
-def test_what_is_gone_is_what_a_cache_that_is_cut_no_longer_holds(geometry, length):
+def test_what_is_gone_is_what_a_cache_that_is_cut_no_longer_holds(geometry: Any, length: Any) -> None:
     """Read token by token: which tokens are in view, by the cache's own rule, and by the geometry's."""
     view: list[int] = []
     for token in range(length):
@@ -68,7 +69,7 @@ def test_no_token_is_seen_twice_but_where_a_chunk_reaches_out_of_the_sinks(
 
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(0, 60))
-def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
+def test_summaries_stand_in_front_of_the_cache_in_order(geometry: Any, windows: Any) -> None:
     begin = windows * geometry.window
     end = begin + geometry.window
     past = torch.tensor([geometry.past(begin, geometry.kept(begin))])
@@ -88,7 +89,7 @@ def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("positions", [64, 128, 1000, 8192])
-def test_no_distance_is_longer_than_the_model_knows(positions, overlap):
+def test_no_distance_is_longer_than_the_model_knows(positions: int, overlap: bool) -> None:
     geometry = EVALMConfig(overlap=overlap).geometry(positions)
     last_query = geometry.sinks + geometry.recent + geometry.window - 1
     assert last_query + geometry.far == positions - 1
@@ -97,7 +98,7 @@ def test_no_distance_is_longer_than_the_model_knows(positions, overlap):
     assert geometry.window == 1024 or geometry.far < 2 * geometry.chunk
 
 
-def test_the_window_is_1024_where_there_is_room_and_what_fits_elsewhere():
+def test_the_window_is_1024_where_there_is_room_and_what_fits_elsewhere() -> None:
     assert EVALMConfig().geometry(8192).window == 1024
     assert EVALMConfig(c=48).geometry(8192).window == 1008
     assert EVALMConfig(c=2048).geometry(8192).window == 2048
@@ -115,6 +116,6 @@ def test_the_window_is_1024_where_there_is_room_and_what_fits_elsewhere():
         ({"chunk": 4}, "chunk"),
     ],
 )
-def test_wrong_settings_are_one_sentence(options, message):
+def test_wrong_settings_are_one_sentence(options: dict[str, float | str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         EVALMConfig.parse(options)

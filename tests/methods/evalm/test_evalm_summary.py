@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -16,23 +17,23 @@ from contextlab.methods.evalm.summary import Summary, query_factor
 ROWS, HEADS, KV_HEADS, WIDTH, CHUNK = 2, 4, 2, 8, 4
 
 
-def built(**options):
+def built(**options: Any) -> Any:
     return Summary(HEADS, KV_HEADS, WIDTH, EVALMConfig(c=CHUNK, **options)).double()
 
 
-def case(chunks=3):
+def case(chunks: int = 3) -> Any:
     k, v = torch.randn(2, ROWS, KV_HEADS, chunks * CHUNK, WIDTH, dtype=torch.float64)
     return torch.randn(ROWS, KV_HEADS, chunks, WIDTH, dtype=torch.float64), k, v
 
 
-def test_at_first_maps_are_the_identity():
+def test_at_first_maps_are_the_identity() -> None:
     q_mean, k, v = case()
     key, value = built()(q_mean, k, v)
     torch.testing.assert_close(key, chunk_means(k, CHUNK, KV_HEADS))
     torch.testing.assert_close(value, eva_chunk_compress(q_mean, key, k, v, chunk=CHUNK, scale=WIDTH**-0.5))
 
 
-def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_at():
+def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_at() -> None:
     _, k, v = case()
     summary = built(pooling="learned")
     key, value = summary(None, k, v)
@@ -46,14 +47,14 @@ def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_
     torch.testing.assert_close(value, v.unflatten(2, (-1, CHUNK)).gather(3, best)[:, :, :, 0])
 
 
-def test_qk_norms_the_means():
+def test_qk_norms_the_means() -> None:
     q_mean, k, v = case()
     key, _ = built(adaptive="qk")(q_mean, k, v)
     torch.testing.assert_close(key.mean(-1), torch.zeros(ROWS, KV_HEADS, 3, dtype=torch.float64))
     torch.testing.assert_close(key.var(-1, correction=0), torch.ones_like(key[..., 0]), atol=1e-3, rtol=0)
 
 
-def test_every_key_head_has_its_own_maps():
+def test_every_key_head_has_its_own_maps() -> None:
     q_mean, k, v = case()
     summary = built()
     before = summary(q_mean, k, v)
@@ -66,7 +67,7 @@ def test_every_key_head_has_its_own_maps():
     torch.testing.assert_close(value[:, 0], before[1][:, 0] * 3)
 
 
-def test_noise_moves_values_and_not_keys():
+def test_noise_moves_values_and_not_keys() -> None:
     q_mean, k, v = case()
     summary = built()
     plain, drawn = summary(q_mean, k, v), summary(q_mean, k, v, torch.randn_like(q_mean))
@@ -75,13 +76,13 @@ def test_noise_moves_values_and_not_keys():
 
 
 @pytest.mark.parametrize("bias", [None, -2.0])
-def test_heads_start_with_the_bias_of_the_settings(bias):
+def test_heads_start_with_the_bias_of_the_settings(bias: float | None) -> None:
     expected = float("-inf") if bias is None else bias
     assert built(remote_bias=bias).remote_bias_H.tolist() == [expected] * HEADS
 
 
 @pytest.mark.parametrize("scaled_by_the_model", [True, False])
-def test_queries_are_unscaled_however_attention_receives_them(scaled_by_the_model):
+def test_queries_are_unscaled_however_attention_receives_them(scaled_by_the_model: bool) -> None:
     q = torch.randn(WIDTH)
     received, scale = (q * WIDTH**-0.5, 1.0) if scaled_by_the_model else (q, WIDTH**-0.5)
     torch.testing.assert_close(received * query_factor(scale, WIDTH), q)
@@ -89,7 +90,7 @@ def test_queries_are_unscaled_however_attention_receives_them(scaled_by_the_mode
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), min_size=1, max_size=3), st.integers(1, 5))
-def test_chunks_that_end_in_a_block_by_hand(rows, chunk):
+def test_chunks_that_end_in_a_block_by_hand(rows: Any, chunk: Any) -> None:
     """Rows at different positions read different numbers of tokens; token i of a row is the number i, its query too."""
     read, new = (torch.tensor(x) for x in zip(*rows, strict=True))
     used = read.clamp(max=12) // chunk * chunk + read % chunk

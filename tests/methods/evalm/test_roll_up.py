@@ -37,7 +37,7 @@ def expected(q_KTD: Tensor, before_KD: Tensor, opened: int, length: int, chunk: 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=3), st.integers(1, 5))
-def test_every_token_is_summed_into_its_own_chunk(rows: list[tuple[int, int]], chunk: int):
+def test_every_token_is_summed_into_its_own_chunk(rows: list[tuple[int, int]], chunk: int) -> None:
     read, lengths = (list(part) for part in zip(*rows, strict=True))
     q = torch.randn(len(rows), HEADS, max(lengths), WIDTH)
     before = torch.randn(len(rows), HEADS, WIDTH) * torch.tensor([n % chunk > 0 for n in read])[:, None, None]

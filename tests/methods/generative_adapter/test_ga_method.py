@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 from contextlab import backbone as backbones
 from contextlab.accounting.decompositions import svd_flops
 from contextlab.accounting.flops import count, head_flops, llama_block_flops
+from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths
 from contextlab.methods.closed_book import ClosedBook
@@ -24,15 +27,15 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return backbones.load(request.param)
 
 
-def tokens(rows, length, seed=0):
+def tokens(rows: int, length: int, seed: int = 0) -> Any:
     return torch.randint(0, 257, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def randomised(backbone, path, **settings):
+def randomised(backbone: Backbone, path: Path, **settings: Any) -> Any:
     """A method whose A1 is not zero, from a weights file."""
     method = GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL | settings))
     random = torch.Generator().manual_seed(1)
@@ -43,22 +46,22 @@ def randomised(backbone, path, **settings):
 
 
 @pytest.fixture(scope="module")
-def method(backbone, tmp_path_factory):
+def method(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return randomised(backbone, tmp_path_factory.mktemp("weights") / "w.safetensors")
 
 
-def untrained(backbone):
+def untrained(backbone: Backbone) -> Any:
     return GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL))
 
 
 @pytest.mark.parametrize("around", PARTS)
-def test_every_law(tmp_path, around):
+def test_every_law(tmp_path: Path, around: bool) -> None:
     """With weights that write something; those of registered methods are as initialised."""
     assert broken(lambda b: randomised(b, tmp_path / "w.safetensors"), *FAMILIES, around=around) == {}
 
 
 @torch.no_grad()
-def test_a_decay_lets_every_older_chunk_count_less(backbone, tmp_path):
+def test_a_decay_lets_every_older_chunk_count_less(backbone: Backbone, tmp_path: Path) -> None:
     """However a chunk is divided into calls, and after a call of no tokens, S is multiplied once a chunk."""
     method = randomised(backbone, tmp_path / "w.safetensors", decay=0.25)
     text, alone = tokens(1, 96), []
@@ -74,17 +77,17 @@ def test_a_decay_lets_every_older_chunk_count_less(backbone, tmp_path):
 
 
 @pytest.mark.parametrize("around", PARTS)
-def test_every_law_with_a_decay(tmp_path, around):
+def test_every_law_with_a_decay(tmp_path: Path, around: bool) -> None:
     assert broken(lambda b: randomised(b, tmp_path / "w.safetensors", decay=0.5), FAMILIES[0], around=around) == {}
 
 
-def test_untrained_it_is_the_window_bitwise(backbone):
+def test_untrained_it_is_the_window_bitwise(backbone: Backbone) -> None:
     adapter, window = untrained(backbone), Window(backbone, WindowConfig(N=32))
     text = tokens(2, 100)
     assert torch.equal(adapter.read(adapter.start(2), text)[1], window.read(window.start(2), text)[1])
 
 
-def test_untrained_a_question_is_answered_as_without_the_context(backbone):
+def test_untrained_a_question_is_answered_as_without_the_context(backbone: Backbone) -> None:
     adapter, closed = untrained(backbone), ClosedBook(backbone)
     question = [[7, 8, 9, 10], [3]]
     for length in (0, 1, 32, 45, 100):
@@ -94,7 +97,7 @@ def test_untrained_a_question_is_answered_as_without_the_context(backbone):
         assert written == closed.generate(closed.start(2), question, max_new_tokens=5)
 
 
-def test_the_context_changes_the_answer_and_only_through_the_weights(method):
+def test_the_context_changes_the_answer_and_only_through_the_weights(method: Any) -> None:
     score = {}
     for name, seed in (("own", 0), ("again", 0), ("other", 1)):
         state, _ = method.read(method.start(ahead=Lengths(64, 3)), tokens(1, 64, seed), logprobs=False)
@@ -108,7 +111,7 @@ def test_the_context_changes_the_answer_and_only_through_the_weights(method):
     ("context", "expected"),
     [(100, [25, 25, 25, 25, 32]), (65, [22, 22, 21, 32]), (32, [32, 32]), (33, [17, 16, 32]), (5, [5, 32]), (0, [32])],
 )
-def test_an_announced_context_is_cut_into_equal_chunks(method, context, expected):
+def test_an_announced_context_is_cut_into_equal_chunks(method: Any, context: int, expected: list[int]) -> None:
     state = method.start(ahead=Lengths(context))
     lengths = []
     while sum(lengths) < context + 32:
@@ -117,7 +120,7 @@ def test_an_announced_context_is_cut_into_equal_chunks(method, context, expected
     assert lengths == expected
 
 
-def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method):
+def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method: Any) -> None:
     text = tokens(2, 80)
     whole = method.read(method.start(2, ahead=Lengths(45)), text)[1]
     for cut in (0, 22, 23, 44, 45, 46, 60):
@@ -128,7 +131,9 @@ def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method):
 
 @pytest.mark.parametrize(("normalisation", "decay"), [("svd", 1.0), ("polar", 1.0), ("svd", 0.5)])
 @torch.no_grad()
-def test_all_chunks_at_once_give_what_streaming_gives(backbone, tmp_path, normalisation, decay):
+def test_all_chunks_at_once_give_what_streaming_gives(
+    backbone: Backbone, tmp_path: Path, normalisation: str, decay: float
+) -> None:
     method = randomised(backbone, tmp_path / "w.safetensors", normalisation=normalisation, decay=decay)
     text = tokens(2, 90)
     state = method.start(2, ahead=Lengths(90))
@@ -143,7 +148,7 @@ def test_all_chunks_at_once_give_what_streaming_gives(backbone, tmp_path, normal
     torch.testing.assert_close(hidden_BnTC[:, :, :-1], torch.stack(hidden, dim=1), atol=1e-4, rtol=1e-5)
 
 
-def test_padding_of_chunks_at_once_has_no_effect_and_gradients_flow(method):
+def test_padding_of_chunks_at_once_has_no_effect_and_gradients_flow(method: Any) -> None:
     text, lengths = tokens(2, 60).view(2, 2, 30), torch.tensor([[30, 30], [30, 11]])
     changed = text.clone()
     changed[1, 1, 11:] = 5
@@ -156,14 +161,14 @@ def test_padding_of_chunks_at_once_has_no_effect_and_gradients_flow(method):
     assert all(bool(g.any()) for g in last)
 
 
-def test_contextualising_without_scores_leaves_the_same_state(method):
+def test_contextualising_without_scores_leaves_the_same_state(method: Any) -> None:
     text = tokens(2, 100)
     scored, silent = (method.read(method.start(2), text, logprobs=wanted)[0] for wanted in (True, False))
     for name, tensor in scored.tensors().items():
         assert torch.equal(silent.tensors()[name], tensor)
 
 
-def test_rows_carry_different_weights_and_end_their_chunks_apart(method):
+def test_rows_carry_different_weights_and_end_their_chunks_apart(method: Any) -> None:
     text = tokens(3, 64)
     lengths = torch.tensor([64, 40, 10])
     together, _ = method.read(method.start(3), text, lengths, logprobs=False)
@@ -175,7 +180,7 @@ def test_rows_carry_different_weights_and_end_their_chunks_apart(method):
     assert torch.equal(scores[0], scores[1])
 
 
-def test_writing_learns_nothing_unless_a_chunk_ends(method, monkeypatch):
+def test_writing_learns_nothing_unless_a_chunk_ends(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     state, _ = method.read(method.start(), tokens(1, 40), logprobs=False)
     learned = []
     gram = type(method.generator.layer(0)).gram
@@ -187,7 +192,7 @@ def test_writing_learns_nothing_unless_a_chunk_ends(method, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_narrow_and_wide_weights(backbone, dtype, tmp_path):
+def test_narrow_and_wide_weights(backbone: Backbone, dtype: str, tmp_path: Path) -> None:
     method = randomised(backbones.load(backbone.name, dtype=dtype), tmp_path / "w.safetensors")
     state, logprobs = method.read(method.start(2, ahead=Lengths(40)), tokens(2, 60))
     wide = torch.promote_types(method.backbone.dtype, torch.float32)
@@ -196,7 +201,7 @@ def test_narrow_and_wide_weights(backbone, dtype, tmp_path):
     assert bool(method.score(state, [[1, 2]]).isfinite().all())
 
 
-def test_hidden_states_that_are_not_finite_are_one_sentence(backbone):
+def test_hidden_states_that_are_not_finite_are_one_sentence(backbone: Backbone) -> None:
     broken = backbones.load(backbone.name)
     method = untrained(broken)
     with torch.no_grad():
@@ -214,12 +219,14 @@ def test_hidden_states_that_are_not_finite_are_one_sentence(backbone):
         ({"modules": "*nothing*"}, "matches no linear layer"),
     ],
 )
-def test_settings_that_do_not_fit_the_backbone(backbone, settings, message):
+def test_settings_that_do_not_fit_the_backbone(
+    backbone: Backbone, settings: dict[str, int | str], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         GenerativeAdapter(backbone, GenerativeAdapterConfig(**settings))
 
 
-def test_weights_are_loaded_digested_and_checked(backbone, method, tmp_path):
+def test_weights_are_loaded_digested_and_checked(backbone: Backbone, method: Any, tmp_path: Path) -> None:
     assert method.baseline() is None
     assert untrained(backbone).baseline() is not None
     path = method.config.weights
@@ -233,7 +240,7 @@ def test_weights_are_loaded_digested_and_checked(backbone, method, tmp_path):
             GenerativeAdapter(backbone, GenerativeAdapterConfig(weights=other))
 
 
-def test_parameters_and_state_are_of_the_papers_sizes(backbone, method):
+def test_parameters_and_state_are_of_the_papers_sizes(backbone: Backbone, method: Any) -> None:
     width, layers = backbone.width, backbone.layers
     expected = layers * (4 * width * 8 + width)
     assert method.added_parameters == method.trained_parameters == expected
@@ -241,7 +248,7 @@ def test_parameters_and_state_are_of_the_papers_sizes(backbone, method):
     assert state.floats == layers * (8 * 8 + 2 * 4 * width) + width
 
 
-def test_defaults_are_the_papers_in_proportion(backbone):
+def test_defaults_are_the_papers_in_proportion(backbone: Backbone) -> None:
     generator = GenerativeAdapter(backbone).generator
     assert (generator.d_r, generator.rank, generator.scale) == (8, 1, 1 / 16)
     paper = GenerativeAdapterConfig(d_r=1024, r=128, alpha=64)
@@ -249,7 +256,7 @@ def test_defaults_are_the_papers_in_proportion(backbone):
     assert GenerativeAdapter(backbone, GenerativeAdapterConfig(d_r=16, alpha=4)).generator.scale == 1 / 4
 
 
-def test_a_question_costs_the_pairs_more_than_the_closed_book():
+def test_a_question_costs_the_pairs_more_than_the_closed_book() -> None:
     backbone = backbones.load("tiny-llama")
     method, full = untrained(backbone), Full(backbone)
     state, _ = method.read(method.start(ahead=Lengths(64)), tokens(1, 64), logprobs=False)
@@ -262,7 +269,7 @@ def test_a_question_costs_the_pairs_more_than_the_closed_book():
     assert written - count(lambda: full.generate(full.start(), question, max_new_tokens=1))[1] == pairs
 
 
-def test_contextualising_costs_projections_products_and_a_decomposition_per_chunk():
+def test_contextualising_costs_projections_products_and_a_decomposition_per_chunk() -> None:
     backbone = backbones.load("tiny-llama")
     method = untrained(backbone)
     _ = backbone.bos_hidden_C
@@ -276,7 +283,7 @@ def test_contextualising_costs_projections_products_and_a_decomposition_per_chun
     assert flops == plain + backbone.layers * (learning + making + applying)
 
 
-def test_on_the_embedded_backbone_both_stay_within_their_bounds():
+def test_on_the_embedded_backbone_both_stay_within_their_bounds() -> None:
     """Arithmetic of SmolLM2-135M's sizes: 30 layers, width 576, 3 key heads of 64, feed-forward 1,536."""
     layers, width, vocabulary, chunk = 30, 576, 49152, 1024
     d_r, rank = GenerativeAdapterConfig().widths(width)
@@ -292,7 +299,7 @@ def test_on_the_embedded_backbone_both_stay_within_their_bounds():
 
 
 @pytest.mark.parametrize("length", [32, 40, 96])
-def test_the_memory_alone_is_what_an_adapter_answers_with(method, length):
+def test_the_memory_alone_is_what_an_adapter_answers_with(method: Any, length: int) -> None:
     state, _ = method.read(method.start(2), tokens(2, length), logprobs=False)
     question = tokens(2, 70, seed=5)
     with torch.no_grad():
@@ -306,7 +313,7 @@ def test_the_memory_alone_is_what_an_adapter_answers_with(method, length):
     assert not torch.allclose(logprobs[:, 1:32], method.read(method.start(2), question)[1][:, 1:32], **CLOSE)
 
 
-def test_a_context_that_is_learned_leaves_the_state_of_reading(method):
+def test_a_context_that_is_learned_leaves_the_state_of_reading(method: Any) -> None:
     text, lengths = tokens(2, 80), torch.tensor([80, 45])
     learned = method.learn_context(method.start(2), text, lengths)
     read, _ = method.read(method.start(2), text, lengths, logprobs=False)

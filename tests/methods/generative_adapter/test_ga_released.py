@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -10,7 +13,7 @@ from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeA
 from contextlab.methods.generative_adapter.released import generator_weights, is_released
 
 
-def released(d_r=8, inner=8, suffix=".default", layers=4, width=32):
+def released(d_r: int = 8, inner: int = 8, suffix: str = ".default", layers: int = 4, width: int = 32) -> Any:
     shapes = {"A1": (inner, width), "A2": (inner, width), "A3": (d_r, width), "B": (width, d_r)}
     weights = {}
     for layer in range(layers):
@@ -20,13 +23,13 @@ def released(d_r=8, inner=8, suffix=".default", layers=4, width=32):
     return weights
 
 
-def load(path, **settings):
+def load(path: Path, **settings: Any) -> Any:
     config = GenerativeAdapterConfig(**{"d_r": 8, "weights": path} | settings)
     return GenerativeAdapter(backbones.load("tiny-llama"), config)
 
 
 @pytest.mark.parametrize("suffix", ["", ".default"])
-def test_released_parameters_land_where_the_paper_has_them(tmp_path, suffix):
+def test_released_parameters_land_where_the_paper_has_them(tmp_path: Path, suffix: str) -> None:
     weights = released(suffix=suffix)
     save_file(weights, tmp_path / "released.safetensors")
     layer = load(tmp_path / "released.safetensors").generator.layer(2)
@@ -41,7 +44,7 @@ def test_released_parameters_land_where_the_paper_has_them(tmp_path, suffix):
     torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=1e-3)
 
 
-def test_other_names_are_left_out_and_recognised():
+def test_other_names_are_left_out_and_recognised() -> None:
     weights = released(layers=1)
     assert is_released(weights)
     assert not is_released(generator_weights(weights))
@@ -52,7 +55,9 @@ def test_other_names_are_left_out_and_recognised():
     ("change", "settings"),
     [({"d_r": 4}, {}), ({"inner": 6}, {}), ({"layers": 3}, {}), ({"width": 16}, {}), ({}, {"modules": "*v_proj"})],
 )
-def test_shapes_or_layers_that_do_not_fit_are_one_sentence(tmp_path, change, settings):
+def test_shapes_or_layers_that_do_not_fit_are_one_sentence(
+    tmp_path: Path, change: dict[str, int], settings: dict[str, str]
+) -> None:
     save_file(released(**change), tmp_path / "released.safetensors")
     with pytest.raises(UserError, match="does not hold GenerativeAdapter weights for this backbone and configuration"):
         load(tmp_path / "released.safetensors", **settings)

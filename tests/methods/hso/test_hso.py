@@ -8,9 +8,11 @@ import pytest
 import torch
 import transformers
 from law_forms import PARTS, broken
+from torch import Tensor
 
 from contextlab.attention import rotate
 from contextlab.backbone import load, wrap
+from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, State
 from contextlab.methods.hso import HSO, HSOConfig
@@ -22,30 +24,30 @@ FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def backbone(request):
+def backbone(request: pytest.FixtureRequest) -> Any:
     return load(request.param)
 
 
 @pytest.fixture(scope="module")
-def exact():
+def exact() -> Any:
     return {family: load(family, dtype="float64") for family in FAMILIES}
 
 
-def hso(backbone, **settings):
+def hso(backbone: Backbone, **settings: Any) -> Any:
     return HSO(backbone, HSOConfig(**{"k": 7, "context": 32, **settings}))
 
 
-def text(length, rows=1, seed=0):
+def text(length: int, rows: int = 1, seed: int = 0) -> Any:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def read(method, tokens, lengths=None):
+def read(method: Any, tokens: Tensor, lengths: Any = None) -> Any:
     logprobs = method.read(method.start(len(tokens)), tokens, lengths)[1]
     assert logprobs is not None
     return logprobs
 
 
-def plain(backbone, tokens, context=32):
+def plain(backbone: Backbone, tokens: Tensor, context: int = 32) -> Any:
     return read(Window(backbone, WindowConfig(N=context)), tokens)
 
 
@@ -62,19 +64,19 @@ SLOW = pytest.mark.slow
     ],
 )
 @pytest.mark.parametrize("around", PARTS)
-def test_the_laws(family, eviction, around):
+def test_the_laws(family: str, eviction: str, around: bool) -> None:
     """With steps that do not fit the context evenly."""
     assert broken(lambda model: hso(model, k=13, eviction=eviction), family, around=around) == {}
 
 
-def naive_attention(q, k, v, scale):
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Any:
     groups = q.shape[1] // k.shape[1]
     scores = q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale
     hidden = torch.ones(q.shape[2], k.shape[2]).triu(k.shape[2] - q.shape[2] + 1).bool()
     return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
 
 
-def one_adam_per_state(backbone, tokens_T, config, context):
+def one_adam_per_state(backbone: Backbone, tokens_T: Tensor, config: Any, context: Any) -> Any:
     """Losses of one text by an implementation as naive as can be: every state is a parameter with its own Adam."""
     losses, begin = [], 0
     states: list[list[Any]] = []
@@ -88,7 +90,17 @@ def one_adam_per_state(backbone, tokens_T, config, context):
         )
         fresh = []
 
-        def attend(layer, q, k, v, scale, _window, position=position, fresh=fresh, states=states):
+        def attend(
+            layer: int,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            scale: float,
+            _window: Any,
+            position: Any = position,
+            fresh: Any = fresh,
+            states: Any = states,
+        ) -> Any:
             rotary = backbone.rotary(position)
             q, k = rotate(q, rotary), rotate(k, rotary)
             fresh.append((k, v))
@@ -120,7 +132,7 @@ def one_adam_per_state(backbone, tokens_T, config, context):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("eviction", ["reset", "sliding"])
-def test_equals_one_adam_per_state_end_to_end(exact, family, eviction):
+def test_equals_one_adam_per_state_end_to_end(exact: Any, family: str, eviction: str) -> None:
     method = hso(exact[family], k=5, context=12, lr=0.02, eviction=eviction)
     tokens = text(46)
     expected = one_adam_per_state(exact[family], tokens[0], method.config, 12)
@@ -129,15 +141,15 @@ def test_equals_one_adam_per_state_end_to_end(exact, family, eviction):
     assert float(moved.abs().max()) > 1e-2
 
 
-def two_steps_a_window(backbone, tokens_T, config):
+def two_steps_a_window(backbone: Backbone, tokens_T: Tensor, config: Any) -> Any:
     """Losses of one context by HSO-2: of every window, its states as parameters with an Adam of their own."""
     states, optimizers, losses = [], [], []
 
-    def losses_of(begin, own):
+    def losses_of(begin: Any, own: Any) -> Any:
         window = tokens_T[None, begin : begin + config.k]
         position, placed = torch.arange(begin, begin + config.k)[None], []
 
-        def attend(_layer, q, k, v, scale, _window):
+        def attend(_layer: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, _window: Any) -> Any:
             rotary = backbone.rotary(position)
             i = len(placed)
             placed.extend((own(i, rotate(k, rotary)), own(i + 1, v)))
@@ -167,7 +179,7 @@ def two_steps_a_window(backbone, tokens_T, config):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def step(optimizers, parameters, gradients):
+def step(optimizers: Any, parameters: Any, gradients: Any) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     for optimizer in optimizers:
@@ -176,7 +188,7 @@ def step(optimizers, parameters, gradients):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("second", ["fixed", "recomputed"])
-def test_hso_2_equals_two_steps_of_one_adam_per_window(exact, family, second):
+def test_hso_2_equals_two_steps_of_one_adam_per_window(exact: Any, family: str, second: str) -> None:
     method = hso(exact[family], k=5, lr=0.02, steps=2, second=second)
     tokens = text(31)
     expected = two_steps_a_window(exact[family], tokens[0], method.config)
@@ -185,14 +197,14 @@ def test_hso_2_equals_two_steps_of_one_adam_per_window(exact, family, second):
 
 
 @pytest.fixture(scope="module", params=["tiny-mistral", "alibi"])
-def unusual(request):
+def unusual(request: pytest.FixtureRequest) -> Any:
     """A model that sees its last 48 tokens alone, and one whose attention falls with distance."""
     if request.param == "alibi":
         return wrap(NewGPTForCausalLM(NewGPTConfig(257, 24, 2, 3, 128)).float())
     return load(request.param)
 
 
-def test_a_models_own_window_and_slopes_are_kept(unusual):
+def test_a_models_own_window_and_slopes_are_kept(unusual: Any) -> None:
     tokens = text(100, 2)
     for settings in ({"lr": 0}, {"lr": 1e-12}, {"lr": 1e-12, "states": "inputs"}):
         logprobs = read(hso(unusual, context=100, **settings), tokens)
@@ -200,12 +212,12 @@ def test_a_models_own_window_and_slopes_are_kept(unusual):
 
 
 @pytest.fixture(scope="module")
-def reference(shared):
+def reference(shared: Any) -> Any:
     folder = shared / "fixtures" / "hso_ga"
     return json.loads((folder / "index.json").read_text())["hso_tiny_gpt2"]
 
 
-def tiny_gpt2(case, arrays):
+def tiny_gpt2(case: Any, arrays: Any) -> Any:
     config = transformers.GPT2Config(
         vocab_size=case["vocab"],
         n_embd=case["d"],
@@ -229,7 +241,7 @@ def tiny_gpt2(case, arrays):
 NAMES = ["adam", "adam_present", "adam2", "sgd", "sgd_present", "adam_lr.05_b.8"]
 
 
-def of_reference(case, name):
+def of_reference(case: Any, name: str) -> Any:
     settings = case["configs"][name]
     return HSOConfig(
         k=case["window"],
@@ -244,7 +256,9 @@ def of_reference(case, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reference_losses_and_final_states_of_a_small_gpt2(fixture, reference, name, monkeypatch):
+def test_reference_losses_and_final_states_of_a_small_gpt2(
+    fixture: Any, reference: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, arrays = fixture("hso_ga/hso_tiny_gpt2")
     backbone = tiny_gpt2(reference, arrays)
     method = HSO(backbone, of_reference(reference, name))
@@ -261,7 +275,7 @@ def test_reference_losses_and_final_states_of_a_small_gpt2(fixture, reference, n
             torch.testing.assert_close(states[layer][0, :, : reference["ctx"]], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_first_window_of_a_context_is_the_plain_model(backbone):
+def test_the_first_window_of_a_context_is_the_plain_model(backbone: Backbone) -> None:
     tokens = text(40)
     logprobs, expected = read(hso(backbone, lr=0.05), tokens), plain(backbone, tokens)
     torch.testing.assert_close(logprobs[:, :8], expected[:, :8], atol=1e-5, rtol=1e-5)
@@ -272,7 +286,7 @@ def test_the_first_window_of_a_context_is_the_plain_model(backbone):
 @pytest.mark.parametrize(
     "settings", [{}, {"eviction": "sliding"}, {"steps": 2, "second": "recomputed"}, {"states": "inputs"}]
 )
-def test_later_targets_change_no_earlier_loss_bitwise(backbone, settings):
+def test_later_targets_change_no_earlier_loss_bitwise(backbone: Backbone, settings: dict[str, int | str]) -> None:
     method, tokens = hso(backbone, lr=0.02, **settings), text(70)
     before = read(method, tokens)
     for position in (6, 7, 8, 13, 14, 31, 32, 33, 60):
@@ -282,13 +296,15 @@ def test_later_targets_change_no_earlier_loss_bitwise(backbone, settings):
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0}, {"lr": 0, "steps": 2, "update": "present"}, {"k": 32}, {"k": 50}])
-def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(backbone, settings):
+def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(
+    backbone: Backbone, settings: dict[str, int | str]
+) -> None:
     tokens = text(80, rows=2)
     logprobs = read(hso(backbone, **settings), tokens)
     torch.testing.assert_close(logprobs, plain(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
-def alone_as_in_parts(method, tokens, splits):
+def alone_as_in_parts(method: Any, tokens: Tensor, splits: Any) -> Any:
     """Log-probabilities of rows alone, which are those of the rows side by side, each in two calls."""
     rows, length = tokens.shape
     alone = torch.cat([read(method, row[None]) for row in tokens])
@@ -312,13 +328,13 @@ def alone_as_in_parts(method, tokens, splits):
         {"optimizer": "sgd", "update": "present", "eviction": "sliding"},
     ],
 )
-def test_variants_stream_exactly_and_keep_rows_apart(backbone, settings):
+def test_variants_stream_exactly_and_keep_rows_apart(backbone: Backbone, settings: dict[str, float | str]) -> None:
     method, tokens = hso(backbone, **settings), text(75, rows=5)
     alone = alone_as_in_parts(method, tokens, torch.tensor([0, 6, 7, 33, 75]))
     assert float((alone - plain(backbone, tokens)).abs().max()) > 1e-4
 
 
-def test_variants_are_different_methods(backbone):
+def test_variants_are_different_methods(backbone: Backbone) -> None:
     tokens = text(70)
     variants = [
         {},
@@ -333,7 +349,7 @@ def test_variants_are_different_methods(backbone):
             assert float((result - other).abs().max()) > 1e-4
 
 
-def test_present_only_does_not_depend_on_the_betas(backbone):
+def test_present_only_does_not_depend_on_the_betas(backbone: Backbone) -> None:
     tokens = text(60)
     first, second = (
         read(hso(backbone, update="present", beta1=b1, beta2=b2), tokens) for b1, b2 in [(0.65, 0.9), (0.1, 0.999)]
@@ -341,7 +357,7 @@ def test_present_only_does_not_depend_on_the_betas(backbone):
     torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
 
 
-def test_warm_up_scales_the_first_steps(exact):
+def test_warm_up_scales_the_first_steps(exact: Any) -> None:
     backbone, tokens = exact["tiny-llama"], text(9)
     moved = []
     for settings in ({"lr": 0.01}, {"lr": 0.04, "warmup": 3}):
@@ -350,7 +366,7 @@ def test_warm_up_scales_the_first_steps(exact):
     torch.testing.assert_close(*moved)
 
 
-def test_moments_leave_with_their_states(backbone):
+def test_moments_leave_with_their_states(backbone: Backbone) -> None:
     method = hso(backbone, lr=0.01)
     state, _ = method.read(method.start(), text(31))
     assert [x.shape[2] for x in (state.first[0], state.k[0])] == [28, 31]
@@ -375,14 +391,16 @@ def test_moments_leave_with_their_states(backbone):
         ({"steps": 2, "update": "present"}, 2),
     ],
 )
-def test_a_state_holds_the_cache_and_two_moments_and_nothing_else_that_grows(backbone, settings, tensors):
+def test_a_state_holds_the_cache_and_two_moments_and_nothing_else_that_grows(
+    backbone: Backbone, settings: dict[str, int | str], tensors: int
+) -> None:
     method = hso(backbone, context=128, **settings)
     small, large = (method.read(method.start(2), text(n, rows=2))[0].nbytes for n in (50, 120))
     of_token = tensors * backbone.layers * backbone.kv_heads * backbone.head_width * 4
     assert (large - small) / (2 * 70) == pytest.approx(of_token, rel=0.05)
 
 
-def test_no_graph_and_no_weight_gradient_is_left(backbone):
+def test_no_graph_and_no_weight_gradient_is_left(backbone: Backbone) -> None:
     for parameter in backbone.model.parameters():
         parameter.requires_grad_(True)
     with torch.enable_grad():
@@ -392,14 +410,16 @@ def test_no_graph_and_no_weight_gradient_is_left(backbone):
     assert all(p.requires_grad and p.grad is None for p in backbone.model.parameters())
 
 
-def test_reads_alike_in_inference_mode(backbone):
+def test_reads_alike_in_inference_mode(backbone: Backbone) -> None:
     method, tokens = hso(backbone), text(40)
     expected = read(method, tokens)
     with torch.inference_mode():
         assert torch.equal(read(method, tokens.clone()), expected)
 
 
-def test_contexts_that_are_forgotten_are_not_read_without_scores(backbone, monkeypatch):
+def test_contexts_that_are_forgotten_are_not_read_without_scores(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     method, tokens = hso(backbone), text(110)
     whole, _ = method.read(method.start(), tokens)
     forward, seen = backbone.forward, []
@@ -411,7 +431,7 @@ def test_contexts_that_are_forgotten_are_not_read_without_scores(backbone, monke
             torch.testing.assert_close(skipped.tensors()[name], tensor)
 
 
-def test_narrow_models_keep_wide_states():
+def test_narrow_models_keep_wide_states() -> None:
     method = hso(load("tiny-llama", dtype="bfloat16"), lr=0.003)
     state, _ = method.read(method.start(), text(31))
     assert {x.dtype for x in (*state.k, *state.first)} == {torch.float32}
@@ -420,14 +440,14 @@ def test_narrow_models_keep_wide_states():
     assert float((steps - 0.003).abs().median()) < 1e-4
 
 
-def test_a_first_segment_is_shorter(backbone):
+def test_a_first_segment_is_shorter(backbone: Backbone) -> None:
     method, tokens = hso(backbone), text(50)
     logprobs = method.read(method.start(ahead=Lengths(10)), tokens)[1]
     again = method.read(method.start(), tokens[:, 10:])[1]
     torch.testing.assert_close(logprobs[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
 
 
-def test_capabilities(backbone):
+def test_capabilities(backbone: Backbone) -> None:
     reset, sliding = hso(backbone), hso(backbone, eviction="sliding")
     assert reset.capabilities.needs_gradients
     assert (reset.capabilities.segment, sliding.capabilities.segment) == (32, None)
@@ -436,14 +456,16 @@ def test_capabilities(backbone):
     assert isinstance(reset.start(), State)
 
 
-def easy(backbone):
+def easy(backbone: Backbone) -> Any:
     """A text that the plain model itself would write."""
     method = Window(backbone)
     return torch.tensor([[1, *method.generate(method.start(), [[1]], max_new_tokens=60)[0]]])
 
 
 @pytest.mark.parametrize(("length", "of_windows"), [(7, slice(0, 0)), (26, slice(1, 22)), (32 + 15, slice(33, 47))])
-def test_a_state_knows_the_mean_loss_of_the_finished_windows_of_its_context(backbone, length, of_windows):
+def test_a_state_knows_the_mean_loss_of_the_finished_windows_of_its_context(
+    backbone: Backbone, length: int, of_windows: Any
+) -> None:
     method, tokens = hso(backbone), text(length, 2)
     state, logprobs = method.read(method.start(2), tokens)
     expected = -logprobs[:, of_windows].mean(1) if of_windows.stop else torch.zeros(2)
@@ -456,13 +478,13 @@ LLAMA = pytest.mark.parametrize("backbone", ["tiny-llama"], indirect=True)
 
 @LLAMA
 @pytest.mark.parametrize(("settings", "what"), [({"lr": 30.0}, "worse"), ({"lr": 1e38, "optimizer": "sgd"}, "finite")])
-def test_divergence_is_reported(backbone, settings, what):
+def test_divergence_is_reported(backbone: Backbone, settings: dict[str, float | str], what: str) -> None:
     with pytest.raises(UserError, match=f"HSO diverged: its loss is .*{what}.*; use an lr lower than"):
         read(hso(backbone, context=128, **settings), easy(backbone))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_short_windows_are_judged_over_25_tokens(backbone, k):
+def test_short_windows_are_judged_over_25_tokens(backbone: Backbone, k: int) -> None:
     """Single tokens are often 1 nat worse than the plain model's; a run that is .1 above it on average goes on."""
     tokens = torch.cat((easy(backbone), text(60)), dim=1)
     logprobs = read(hso(backbone, context=128, k=k, lr=0.01), tokens)
@@ -472,7 +494,7 @@ def test_short_windows_are_judged_over_25_tokens(backbone, k):
 
 
 @LLAMA
-def test_a_row_that_diverges_ends_alone(backbone):
+def test_a_row_that_diverges_ends_alone(backbone: Backbone) -> None:
     tokens = torch.cat((easy(backbone), text(easy(backbone).shape[1], seed=3)))
     method = hso(backbone, context=128, lr=30.0)
     alone = []
@@ -491,7 +513,7 @@ def test_a_row_that_diverges_ends_alone(backbone):
     assert method.next_logprobs(state)[0].isnan().all()
 
 
-def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch):
+def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     compared, original = [], HsoReading._plain_loss
     monkeypatch.setattr(HsoReading, "_plain_loss", lambda self, row: compared.append(row) or original(self, row))
     tokens = torch.cat((easy(backbone), text(60)), dim=1)
@@ -499,7 +521,7 @@ def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch)
     assert compared
 
 
-def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone):
+def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone: Backbone) -> None:
     tokens = text(40)
     method = hso(backbone, lr=1e-9, context=128)
     reading = HsoReading(backbone, method.config, method.start(), tokens, None, context=method.context, scored=True)
@@ -518,18 +540,20 @@ def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone):
         ({"k": 128, "context": None, "eviction": "sliding"}, "use a smaller k"),
     ],
 )
-def test_what_does_not_fit_the_positions(backbone, settings, message):
+def test_what_does_not_fit_the_positions(
+    backbone: Backbone, settings: dict[str, int | str | None], message: str
+) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         hso(backbone, **settings)
 
 
 @pytest.mark.parametrize("setting", [{"k": 0}, {"lr": -1}, {"beta1": 1.0}, {"eps": 0}, {"steps": 3}, {"states": "x"}])
-def test_settings_out_of_range(setting):
+def test_settings_out_of_range(setting: dict[str, float | str]) -> None:
     with pytest.raises(UserError, match="is not valid"):
         HSOConfig.parse(setting)
 
 
-def test_models_without_gradients_are_refused():
+def test_models_without_gradients_are_refused() -> None:
     with torch.inference_mode():
         inference = load("tiny-llama")
     quantised = load("tiny-llama")

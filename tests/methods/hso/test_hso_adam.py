@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from contextlab.methods.hso.adam import Step
 from contextlab.methods.hso.config import HSOConfig
@@ -12,12 +15,12 @@ CASES = ["hso_adam_paper", "hso_adam_alt"]
 VARIANTS = ["adam", "adam_present", "sgd", "sgd_present", "adam2", "adam2_present"]
 
 
-def step(config, count_S, like):
+def step(config: Any, count_S: Tensor, like: Any) -> Any:
     lr = torch.full((1, 1, 1, 1), config.lr, dtype=torch.float64)
     return Step.of(config, lr, count_S[None, None, :, None], like)
 
 
-def move(config, h, g, m, v, count_S):
+def move(config: Any, h: Any, g: Any, m: Any, v: Tensor, count_S: Tensor) -> None:
     """States `x_SD` in the shape that the method moves."""
     if config.optimizer == "sgd":
         step(config, count_S, h).sgd(h[None, None], g[None, None])
@@ -28,7 +31,9 @@ def move(config, h, g, m, v, count_S):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("eviction", ["slide", "reset"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_reference_values_of_every_window(fixture, shared, name, eviction, variant):
+def test_the_reference_values_of_every_window(
+    fixture: Any, shared: Path, name: str, eviction: str, variant: str
+) -> None:
     _, arrays = fixture(f"hso_ga/{name}")
     case = json.loads((shared / "fixtures" / "hso_ga" / "index.json").read_text())[name]
     config = HSOConfig(
@@ -55,7 +60,7 @@ def test_the_reference_values_of_every_window(fixture, shared, name, eviction, v
             torch.testing.assert_close(v, arrays[key % "v"], rtol=1e-9, atol=1e-12)
 
 
-def test_equals_one_independent_adam_per_state():
+def test_equals_one_independent_adam_per_state() -> None:
     config = HSOConfig(lr=0.01, beta1=0.8, beta2=0.95)
     starts = torch.tensor([0, 0, 2, 5])
     h = torch.randn(4, 3, dtype=torch.float64)
@@ -73,14 +78,14 @@ def test_equals_one_independent_adam_per_state():
 
 
 @pytest.mark.parametrize("betas", [(0.65, 0.9), (0.0, 0.0), (0.99, 0.5)])
-def test_a_first_step_is_the_sign_of_the_gradient_whatever_the_betas(betas):
+def test_a_first_step_is_the_sign_of_the_gradient_whatever_the_betas(betas: tuple[float, float]) -> None:
     config = HSOConfig(beta1=betas[0], beta2=betas[1])
     h, g = torch.zeros(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     move(config, h, g, torch.zeros_like(h), torch.zeros_like(h), torch.ones(5, dtype=torch.int64))
     torch.testing.assert_close(h, -config.lr * g.sign(), rtol=1e-5, atol=0)
 
 
-def test_states_without_gradient_and_moments_stay_where_they_are():
+def test_states_without_gradient_and_moments_stay_where_they_are() -> None:
     h = torch.randn(4, 3)
     before = h.clone()
     zeros = [torch.zeros_like(h) for _ in range(3)]

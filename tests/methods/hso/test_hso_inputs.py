@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from law_forms import PARTS, broken
 from test_hso import alone_as_in_parts, hso, naive_attention, plain, read, text
+from torch import Tensor
 
 from contextlab.attention import rotate
 from contextlab.backbone import load
+from contextlab.backbone.wrapper import Backbone
 from contextlab.methods.hso import HSOConfig
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
@@ -16,7 +20,7 @@ SETTINGS = {"states": "inputs", "lr": 0.02}
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
-def exact(request):
+def exact(request: pytest.FixtureRequest) -> Any:
     return load(request.param, dtype="float64")
 
 
@@ -29,13 +33,13 @@ class Naive:
         begun: how many tokens of the text were read before the window.
     """
 
-    def __init__(self, backbone, config):
+    def __init__(self, backbone: Backbone, config: Any) -> None:
         self.backbone, self.config = backbone, config
         base = backbone.model.base_model
         self.blocks = base.layers if hasattr(base, "layers") else base.h
         self.past, self.positions = [], []
 
-    def keys_and_values(self, layer, x):
+    def keys_and_values(self, layer: int, x: Any) -> Any:
         block = self.blocks[layer]
         if hasattr(block, "self_attn"):
             parts = block.self_attn.k_proj(x), block.self_attn.v_proj(x)
@@ -43,18 +47,18 @@ class Naive:
             parts = block.attn.c_attn(x).chunk(3, -1)[1:]
         return [part.unflatten(-1, (self.backbone.kv_heads, -1)).transpose(1, 2) for part in parts]
 
-    def losses(self, tokens, targets, position, *, moved=None, fixed=None):
+    def losses(self, tokens: Tensor, targets: Any, position: Any, *, moved: Any = None, fixed: Any = None) -> Any:
         """Losses of a window and the states of its tokens, moved by a step or, but for the queries, fixed."""
         states = []
 
-        def given(_module, _args, x):
+        def given(_module: Any, _args: Any, x: Any) -> Any:
             if fixed is None:
                 x = x if x.requires_grad else x.detach().requires_grad_()
                 x = x if moved is None else x + moved[len(states)]
                 states.append(x)
             return x
 
-        def attend(layer, q, k, v, scale, _window):
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, _window: Any) -> Any:
             rotary = self.backbone.rotary(position)
             if fixed is not None:
                 k, v = self.keys_and_values(layer, fixed[layer])
@@ -73,7 +77,7 @@ class Naive:
             hook.remove()
         return -self.backbone.logprobs(hidden, targets[None])[0], states
 
-    def window(self, tokens, targets, position):
+    def window(self, tokens: Tensor, targets: Any, position: Any) -> Any:
         """Losses of a window; then one step, or two, of one Adam for every token of every layer."""
         config = self.config
         losses, states = self.losses(tokens, targets, position)
@@ -106,7 +110,7 @@ class Naive:
         self.positions = (self.positions + [p[None] for p in position[0]])[-self.config.context :]
         return losses.tolist()
 
-    def _step(self, past, new, gradients):
+    def _step(self, past: Any, new: Any, gradients: Any) -> None:
         for x, gradient in zip(past, gradients, strict=False):
             x.grad = gradient
         for t, (parameters, _) in enumerate(new):
@@ -116,7 +120,7 @@ class Naive:
             adam.step()
 
 
-def naive_losses(backbone, tokens, config):
+def naive_losses(backbone: Backbone, tokens: Tensor, config: Any) -> Any:
     """Losses of all tokens of a text but the first."""
     losses, begin, last, model = [], 0, len(tokens) - 1, Naive(backbone, config)
     while begin < last:
@@ -136,7 +140,7 @@ def naive_losses(backbone, tokens, config):
     "settings",
     [{}, {"eviction": "sliding"}, {"steps": 2, "context": 32}, {"steps": 2, "second": "recomputed", "context": 32}],
 )
-def test_equals_one_adam_per_input_of_a_layer(exact, settings):
+def test_equals_one_adam_per_input_of_a_layer(exact: Any, settings: dict[str, int | str]) -> None:
     config = HSOConfig(**{"k": 5, "context": 12, **SETTINGS, **settings})
     tokens = text(31)
     expected = naive_losses(exact, tokens[0], config)
@@ -151,18 +155,18 @@ def test_equals_one_adam_per_input_of_a_layer(exact, settings):
     [("tiny-llama", "sliding"), pytest.param("tiny-gpt2", "reset", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("around", PARTS)
-def test_the_laws(family, eviction, around):
+def test_the_laws(family: str, eviction: str, around: bool) -> None:
     settings = {"k": 13, "eviction": eviction, "states": "inputs"}
     assert broken(lambda model: hso(model, **settings), family, around=around) == {}
 
 
 @pytest.mark.parametrize("settings", [{"update": "present"}, {"optimizer": "sgd"}, {"steps": 2}, {"warmup": 2}])
-def test_rows_of_different_lengths_do_not_meet(settings):
+def test_rows_of_different_lengths_do_not_meet(settings: dict[str, int | str]) -> None:
     method, tokens = hso(load("tiny-llama"), **SETTINGS, **settings), text(60, rows=3)
     alone_as_in_parts(method, tokens, torch.tensor([0, 33, 6]))
 
 
-def test_a_state_holds_inputs_and_their_moments_and_neither_keys_nor_values():
+def test_a_state_holds_inputs_and_their_moments_and_neither_keys_nor_values() -> None:
     method = hso(load("tiny-llama"), **SETTINGS)
     state, _ = method.read(method.start(), text(23))
     assert (state.k, state.v) == ((), ())
@@ -172,7 +176,7 @@ def test_a_state_holds_inputs_and_their_moments_and_neither_keys_nor_values():
 
 @pytest.mark.parametrize("family", ["tiny-mistral", "tiny-llama-yarn", "tiny-qwen3", "tiny-opt"])
 @pytest.mark.parametrize("eviction", ["reset", "sliding"])
-def test_without_a_rate_it_is_the_plain_model(family, eviction):
+def test_without_a_rate_it_is_the_plain_model(family: str, eviction: str) -> None:
     backbone, tokens = load(family), text(60, rows=2)
     both, inputs = (
         read(hso(backbone, lr=0, eviction=eviction, states=states), tokens) for states in ("both", "inputs")
@@ -180,7 +184,7 @@ def test_without_a_rate_it_is_the_plain_model(family, eviction):
     torch.testing.assert_close(inputs, both, atol=1e-4, rtol=0)
 
 
-def test_narrow_models_keep_wide_inputs():
+def test_narrow_models_keep_wide_inputs() -> None:
     method = hso(load("tiny-llama", dtype="bfloat16"), states="inputs")
     state, _ = method.read(method.start(), text(31))
     assert {x.dtype for x in (*state.inputs, *state.first)} == {torch.float32}

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from contextlab.attention import KV, empty_kv
 from contextlab.errors import UserError
@@ -13,21 +16,21 @@ from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.parts.banks import ChunkBank
 
 
-def empty(rows, heads, width, config):
+def empty(rows: int, heads: int, width: int, config: Any) -> Any:
     dtype = getattr(torch, config.storage_dtype)
     return ChunkBank.empty(empty_kv(1, (rows, heads, width), torch.empty(0)), config.csz, dtype)
 
 
-def added(bank, k_BKTD, v_BKTD, lengths, config):
+def added(bank: Any, k_BKTD: Tensor, v_BKTD: Tensor, lengths: Any, config: Any) -> Any:
     return add(bank, KV((k_BKTD,), (v_BKTD,), torch.tensor(lengths)), config)
 
 
-def split_heads(x_BTC, heads):
+def split_heads(x_BTC: Tensor, heads: int) -> Any:
     return x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 @pytest.mark.parametrize("name", ["r1_basic", "r2_batch_and_eviction", "r3_too_few_chunks_quirk"])
-def test_replays_the_released_bank(fixture, name):
+def test_replays_the_released_bank(fixture: Any, name: str) -> None:
     description, arrays = fixture(f"longmem_retrieval/{name}")
     hyper = description["hyper"]
     heads, take = hyper["heads"], hyper["n_chunks_retrieved"]
@@ -59,7 +62,7 @@ def test_replays_the_released_bank(fixture, name):
     torch.testing.assert_close(bank.mean.k[0][0], arrays["final.index"], atol=1e-6, rtol=0)
 
 
-def grow(config, lengths, rows=2):
+def grow(config: Any, lengths: Any, rows: int = 2) -> Any:
     """A bank of one-number keys that count tokens, added segment by segment."""
     bank = empty(rows, 1, 1, config)
     read = torch.zeros(rows, dtype=torch.int64)
@@ -73,7 +76,7 @@ def grow(config, lengths, rows=2):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6), st.integers(1, 6))
-def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
+def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps: Any, capacity: Any) -> None:
     config = LongMemConfig(csz=2, K=2, M=2 * capacity)
     bank = grow(config, [(2 * a, 2 * b) for a, b in steps])
     for row in range(2):
@@ -86,7 +89,7 @@ def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
         assert bank.mean.k[0][row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
 
 
-def test_tokens_behind_the_last_whole_chunk_are_dropped():
+def test_tokens_behind_the_last_whole_chunk_are_dropped() -> None:
     config = LongMemConfig(csz=4, K=4, M=64)
     assert grow(config, [(7, 3)]).count_B.tolist() == [1, 0]
     k_BKncD, _ = grow(config, [(7, 3), (5, 5)]).tokens(0)
@@ -94,7 +97,7 @@ def test_tokens_behind_the_last_whole_chunk_are_dropped():
     assert k_BKncD[1, 0, 0].flatten().tolist() == [3, 4, 5, 6]
 
 
-def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows():
+def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows() -> None:
     bank = grow(LongMemConfig(csz=2, K=2, M=64, bank_scope="shared"), [(3, 3)])
     assert bank.count_B.tolist() == [3, 3]
     k_BKncD, _ = bank.tokens(0)
@@ -102,13 +105,13 @@ def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows():
     assert k_BKncD[0, 0].flatten().tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_two_step_eviction_never_fills_the_bank():
+def test_two_step_eviction_never_fills_the_bank() -> None:
     config = LongMemConfig(csz=2, K=2, M=16, eviction="official_two_step")
     counts = [int(grow(config, [(4, 4)] * n).count_B[0]) for n in range(1, 9)]
     assert counts == [2, 4, 6, 4, 6, 4, 6, 4]
 
 
-def test_settings_that_do_not_fit_are_one_sentence():
+def test_settings_that_do_not_fit_are_one_sentence() -> None:
     with pytest.raises(UserError, match="multiples of the chunk size"):
         LongMemConfig(K=6, csz=4)
     with pytest.raises(UserError, match="last_residual=raw"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM, a
 from contextlab.methods.longmem.released import side_weights
 
 
-def released_model(hyper, arrays):
+def released_model(hyper: Any, arrays: Any) -> Any:
     config = NewGPTConfig(
         vocab_size=hyper["vocab"],
         hidden_size=hyper["heads"] * hyper["head_dim"],
@@ -25,12 +26,12 @@ def released_model(hyper, arrays):
     return Backbone(model, None, "released")
 
 
-def part(arrays, prefix):
+def part(arrays: Any, prefix: Any) -> Any:
     return {name.removeprefix(prefix): tensor for name, tensor in arrays.items() if name.startswith(prefix)}
 
 
 @pytest.mark.parametrize("name", ["f1_fresh_init", "f2_perturbed"])
-def test_whole_model_equals_the_released_one_over_segments(fixture, name):
+def test_whole_model_equals_the_released_one_over_segments(fixture: Any, name: str) -> None:
     description, arrays = fixture(f"longmem_e2e/{name}")
     hyper = description["hyper"]
     backbone = released_model(hyper, arrays)
@@ -88,14 +89,14 @@ def test_whole_model_equals_the_released_one_over_segments(fixture, name):
         assert state.bank.count_B[0] > before.bank.count_B[0]
 
 
-def test_slopes_of_powers_of_two_and_of_other_head_counts():
+def test_slopes_of_powers_of_two_and_of_other_head_counts() -> None:
     torch.testing.assert_close(alibi_slopes(8), torch.tensor([2.0 ** -(i + 1) for i in range(8)]))
     slopes = alibi_slopes(6)
     assert slopes[:4].tolist() == [2.0 ** (-2 * (i + 1)) for i in range(4)]
     assert slopes[4:].tolist() == pytest.approx([2 ** (-8 / 8), 2 ** (-24 / 8)])
 
 
-def test_the_papers_sizes():
+def test_the_papers_sizes() -> None:
     with torch.device("meta"):
         model = NewGPTForCausalLM(NewGPTConfig())
     blocks = sum(p.numel() for p in model.transformer.h.parameters())
@@ -104,7 +105,7 @@ def test_the_papers_sizes():
     assert math.isclose(blocks / 2, 151e6, rel_tol=5e-3)
 
 
-def test_the_model_alone_and_through_the_seam_agree():
+def test_the_model_alone_and_through_the_seam_agree() -> None:
     model = NewGPTForCausalLM(NewGPTConfig(50, 24, 3, 3, 32)).eval()
     backbone = Backbone(model, None, "tiny")
     position_BT = torch.arange(32)[None]

@@ -95,7 +95,7 @@ rows = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 17)), min_size=1, ma
 
 
 @given(rows, st.integers(1, 6), st.integers(0, 99))
-def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, most, seed):
+def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape: Any, most: Any, seed: Any) -> None:
     segment, lengths = ([sizes[i] for sizes in shape] for i in range(2))
     tokens_BT = torch.randint(1, 9, (len(shape), 17), generator=torch.Generator().manual_seed(seed))
     method = Sum(segment)
@@ -116,7 +116,7 @@ def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, mos
 
 
 @given(rows, st.integers(0, 17))
-def test_reading_in_two_calls_is_reading_in_one(shape, split):
+def test_reading_in_two_calls_is_reading_in_one(shape: Any, split: Any) -> None:
     segment, lengths = ([sizes[i] for sizes in shape] for i in range(2))
     tokens_BT, length_B = torch.arange(17).repeat(len(shape), 1), torch.tensor(lengths)
     method = Sum(segment)
@@ -127,7 +127,7 @@ def test_reading_in_two_calls_is_reading_in_one(shape, split):
         assert torch.equal(both.tensors()[name], tensor), name
 
 
-def test_blocks_that_nobody_asks_about_are_skimmed():
+def test_blocks_that_nobody_asks_about_are_skimmed() -> None:
     tokens_BT = torch.arange(20).repeat(2, 1)
     method, thorough = Sum([4, 4], skims=True), Sum([4, 4])
     state, logprobs = method.read(method.start(2), tokens_BT, logprobs=False)
@@ -147,20 +147,22 @@ def test_blocks_that_nobody_asks_about_are_skimmed():
         ([3, 4], [20, 20], 4),  # blocks of different lengths go together, until the second row comes to its last
     ],
 )
-def test_a_block_is_skimmed_only_when_every_row_fills_it_and_goes_on(segments, lengths, skimmed):
+def test_a_block_is_skimmed_only_when_every_row_fills_it_and_goes_on(
+    segments: list[int], lengths: list[int], skimmed: int
+) -> None:
     method = Sum(segments, skims=True)
     state, _ = method.read(method.start(2), torch.ones(2, 20, dtype=torch.int64), torch.tensor(lengths), logprobs=False)
     assert method.skimmed == skimmed
     assert state.pending_BC[:, 0].tolist() == lengths
 
 
-def test_what_is_scored_is_never_skimmed():
+def test_what_is_scored_is_never_skimmed() -> None:
     method = Sum([4], skims=True)
     method.read(method.start(), torch.arange(20)[None])
     assert (method.skimmed, method.steps) == (0, 5)
 
 
-def test_nothing_is_read_in_no_step():
+def test_nothing_is_read_in_no_step() -> None:
     method = Sum([4])
     state, logprobs = method.read(method.start(), torch.zeros(1, 0, dtype=torch.int64))
     assert method.steps == 0
@@ -180,7 +182,7 @@ class Together:
 
 
 @pytest.mark.parametrize(("length", "together"), [(1, True), (4, True), (5, False)])
-def test_candidates_go_side_by_side_up_to_where_the_state_changes(length, together):
+def test_candidates_go_side_by_side_up_to_where_the_state_changes(length: int, together: bool) -> None:
     method = Sum([9, 4, 9, 4])
     method.branches = Together()
     scores = method.score(method.start(2), [[1], [1] * length])
@@ -189,7 +191,9 @@ def test_candidates_go_side_by_side_up_to_where_the_state_changes(length, togeth
 
 
 @pytest.mark.parametrize(("new_tokens", "together"), [(1, True), (3, True), (4, False)])
-def test_the_last_token_that_is_written_is_not_read(monkeypatch, new_tokens, together):
+def test_the_last_token_that_is_written_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, new_tokens: int, together: bool
+) -> None:
     method = Sum([4])
     method.branches = Together()
     monkeypatch.setattr(ContextMethod, "generate", lambda *_, **__: "alone")
@@ -198,7 +202,9 @@ def test_the_last_token_that_is_written_is_not_read(monkeypatch, new_tokens, tog
 
 
 @pytest.mark.parametrize(("rows", "prompts"), [(1, 1), (2, 2)])
-def test_prompts_that_share_no_row_are_continued_alone(monkeypatch, rows, prompts):
+def test_prompts_that_share_no_row_are_continued_alone(
+    monkeypatch: pytest.MonkeyPatch, rows: int, prompts: int
+) -> None:
     method = Sum([9, 9])
     method.branches = Together()
     monkeypatch.setattr(ContextMethod, "generate", lambda *_, **__: "alone")
@@ -206,7 +212,7 @@ def test_prompts_that_share_no_row_are_continued_alone(monkeypatch, rows, prompt
     assert method.longest == []
 
 
-def test_a_method_without_continuations_reads_copies():
+def test_a_method_without_continuations_reads_copies() -> None:
     method, text = Sum([4]), [[1, 2], [3]]
     scores = method.score(method.start(), text)
     assert scores[0].tolist() == [expected(text[0]), [*expected(text[1]), 0.0]]

@@ -82,7 +82,7 @@ lengths = st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 2), st.integers(0, 7), lengths)
-def test_what_stays_is_what_the_value_says(segment, first, last, calls):
+def test_what_stays_is_what_the_value_says(segment: Any, first: Any, last: Any, calls: Any) -> None:
     """Against a list of tokens per row that is cut by hand, whatever the rows read."""
     local = LocalCache(segment, keep_first=first, keep_last=last)
     state = state_of(2, 0, segment)
@@ -102,20 +102,20 @@ def test_what_stays_is_what_the_value_says(segment, first, last, calls):
 
 
 @given(st.integers(0, 9), st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 3]))
-def test_tokens_are_laid_out_behind_the_slots_in_use(used, count, first, band):
+def test_tokens_are_laid_out_behind_the_slots_in_use(used: Any, count: Any, first: Any, band: Any) -> None:
     layout = LocalCache(99, keep_first=first, band=band).layout(state_of(2, used, 9), count)
     assert layout.position_BT.tolist() == [list(range(used, used + count))] * 2
     assert (layout.band, layout.first, layout.group_T) == (band, first, None)
 
 
 @pytest.mark.parametrize(("keep_last", "expected"), [(0, [4, 5]), (3, [100, 101])])
-def test_learned_positions_run_on_only_where_something_of_a_segment_stays(keep_last, expected):
+def test_learned_positions_run_on_only_where_something_of_a_segment_stays(keep_last: int, expected: list[int]) -> None:
     local = LocalCache(9, keep_last=keep_last)
     state = dataclasses.replace(state_of(1, 4, 5), length_B=torch.tensor([100]))
     assert local.input_positions(state, local.layout(state, 2)).tolist() == [expected]
 
 
-def test_segments_of_which_nothing_stays_are_skimmed():
+def test_segments_of_which_nothing_stays_are_skimmed() -> None:
     state = state_of(2, 5, 1)
     skimmed = LocalCache(6).skim(state)
     assert skimmed is not None
@@ -124,7 +124,7 @@ def test_segments_of_which_nothing_stays_are_skimmed():
     assert LocalCache(6, keep_last=1).skim(state) is None
 
 
-def test_the_first_boundary_is_placed_for_what_is_ahead(llama):
+def test_the_first_boundary_is_placed_for_what_is_ahead(llama: Backbone) -> None:
     local = LocalCache(32)
     assert local.empty(llama, 2, Lengths(50, 21)).left_B.tolist() == [7, 7]
     assert local.empty(llama, 1).left_B.tolist() == [32]
@@ -140,7 +140,9 @@ def test_the_first_boundary_is_placed_for_what_is_ahead(llama):
         ({"kv": state_of(2, 8, 3).kv, "left_B": torch.tensor([6, 3])}, "left_B"),
     ],
 )
-def test_a_loaded_cache_holds_no_more_than_a_reading_leaves(changes, misfit):
+def test_a_loaded_cache_holds_no_more_than_a_reading_leaves(
+    changes: dict[str, KV | Tensor], misfit: str | None
+) -> None:
     local = LocalCache(6, keep_first=1, keep_last=3)
     state = dataclasses.replace(state_of(2, 5, 3), **changes)
     if misfit is None:
@@ -166,7 +168,7 @@ class Twice(LocalState):
         return dataclasses.replace(self, kv=kv, other=other)
 
 
-def test_all_caches_of_a_state_are_cut_preallocated_and_checked_together():
+def test_all_caches_of_a_state_are_cut_preallocated_and_checked_together() -> None:
     local, plain = LocalCache(6, keep_last=2), state_of(1, 4, 2)
     state = Twice(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, other=plain.kv)
     with torch.no_grad():
@@ -183,7 +185,7 @@ def test_all_caches_of_a_state_are_cut_preallocated_and_checked_together():
 
 
 @torch.no_grad()
-def test_rows_that_differ_are_not_preallocated():
+def test_rows_that_differ_are_not_preallocated() -> None:
     kv = state_of(2, 4, 5).kv
     assert reserved(kv, torch.tensor([3, 2]), torch.tensor([9, 9])) is kv
     uneven = KV(kv.k, kv.v, torch.tensor([4, 3]))
@@ -192,7 +194,7 @@ def test_rows_that_differ_are_not_preallocated():
 
 
 @pytest.mark.parametrize("name", HOLDERS)
-def test_a_call_leaves_no_memory_with_the_state_it_began_with(llama, name):
+def test_a_call_leaves_no_memory_with_the_state_it_began_with(llama: Backbone, name: str) -> None:
     """An empty state stays empty, and in the middle of a segment a cache does not keep the memory of what it became."""
     method = HOLDERS[name](llama)
     empty = method.start()
@@ -204,7 +206,7 @@ def test_a_call_leaves_no_memory_with_the_state_it_began_with(llama, name):
 
 
 @pytest.mark.parametrize("name", ["window", "generative-adapter"])
-def test_the_caches_of_two_segments_are_never_in_memory_at_once(llama, name):
+def test_the_caches_of_two_segments_are_never_in_memory_at_once(llama: Backbone, name: str) -> None:
     """A second segment costs what it adds to the state, and not a second cache."""
     method = HOLDERS[name](llama)
     segment = method.local.segment
@@ -219,7 +221,7 @@ def test_the_caches_of_two_segments_are_never_in_memory_at_once(llama, name):
 
 
 @pytest.mark.parametrize("name", HOLDERS)
-def test_continuations_side_by_side_equal_those_of_copies(llama, name):
+def test_continuations_side_by_side_equal_those_of_copies(llama: Backbone, name: str) -> None:
     method: AnyMethod = HOLDERS[name](llama)
     texts = [[3, 5, 7, 9], [], [11], [20, 21, 22, 23, 24], [4, 4]]
     for length in (0, 7, 24, 60):
@@ -230,7 +232,7 @@ def test_continuations_side_by_side_equal_those_of_copies(llama, name):
         assert written == [ContextMethod.generate(method, state, [prompt], max_new_tokens=5)[0] for prompt in texts]
 
 
-def test_a_forward_pass_says_where_its_tokens_stand(llama):
+def test_a_forward_pass_says_where_its_tokens_stand(llama: Backbone) -> None:
     """The layout of candidates reaches the model's own positions as the slots that they would have alone."""
     method, seen = Full(llama), []
     state, _ = method.read(method.start(), text(1, 6))

@@ -10,7 +10,9 @@ rows = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max
 
 
 @given(rows, st.integers(0, 9), st.integers(0, 3))
-def test_the_newest_of_a_store_and_what_is_put_behind_it_stay(counts: list[tuple[int, int]], most: int, free: int):
+def test_the_newest_of_a_store_and_what_is_put_behind_it_stay(
+    counts: list[tuple[int, int]], most: int, free: int
+) -> None:
     used, new = ([count[i] for count in counts] for i in range(2))
     slots = max(used) + free
     store = torch.full((len(counts), slots + max(new)), -1)
