@@ -224,5 +224,7 @@ def test_shipped_cards_declare_what_may_differ_and_name_settings_that_exist() ->
         assert card.free is not None
         assert {*card.free, *card.use, *card.settings} <= config.defaults().keys()
         assert card.use.keys() <= set(card.free)
-        assert json.loads(path.read_text())["weights"]["digest"] == card.weights.digest
+        told = json.loads(path.read_text())
+        assert told["weights"]["digest"] == card.weights.digest
+        assert told["corpus"]["licences"], path
         config.parse({**card.named, "weights": path.parent.name})
