@@ -10,7 +10,7 @@ ANYWHERE = "needle/1k"
 """A task that needs no data."""
 EXAMPLES = (
     ("which methods find facts in a long text:", "window,sliding,retrieval", "needle/1k", "--limit 2"),
-    ("how well they predict whole texts:", "window,retrieval,longmem", "pg22/S1(tokens=2048)", "--limit 2"),
+    ("how well they predict whole texts:", "window,sliding,retrieval,longmem", "pg22/S1(tokens=2048)", "--limit 2"),
     (
         "whether a method uses this context, or any would do:",
         "sliding,closed-book",
