@@ -62,8 +62,8 @@ def attribute(kind: str, name: str, what: str = "Class") -> Any:
 
 def _defined(module: ModuleType, *, classes: bool) -> list[str]:
     """The classes or functions that a module defines, without those that it imports."""
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
-    return [value.__name__ for value in own if callable(value) and isinstance(value, type) == classes]
+    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    return [name for name, value in own.items() if callable(value) and isinstance(value, type) == classes]
 
 
 def _module(path: Path) -> ModuleType:

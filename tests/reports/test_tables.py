@@ -92,6 +92,16 @@ def test_the_caption_names_intervals_and_directions() -> None:
     assert "Better is: nats_per_token lower." in caption
 
 
+def test_examples_that_were_not_scored_are_not_in_n() -> None:
+    whole, part = (
+        changed(result(name), data={"examples": 5, "skipped": n}) for name, n in (("full", 0), ("window", 2))
+    )
+    caption = comparison([part]).attrs["caption"]
+    assert ", n = 3 examples; " in caption
+    assert ". Up to 2 of 5 examples could not be scored and are not in n. " in caption
+    assert cell(comparison([whole, part]), "window", "n") == "3"
+
+
 @pytest.mark.parametrize("runs", [three(), [result(parts={}, metrics={"word_perplexity": METRIC})]])
 def test_a_caption_is_two_sentences_and_a_legend(runs: list[Result]) -> None:
     """All other sentences are notes."""

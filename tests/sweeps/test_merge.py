@@ -45,6 +45,21 @@ def test_merged_shards_are_the_run_at_once(method: str, tmp_path: Path) -> None:
     assert stored(tmp_path / "swept")[run.run_id] == stored(tmp_path / "serial")[run.run_id]
 
 
+def test_a_shard_in_which_nothing_can_be_scored_is_a_part_of_its_run(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n, words in enumerate((40, 40, 2, 2)):
+        (texts / f"{n}.txt").write_text("a few words " * words)
+    task = f"texts(path={texts},history=60,scored=30)"
+    of = suite(tmp_path / "swept", method="window(N=16)", task=task)
+    run = planned(of)
+    assert merge(place(of), run, parts(of, run, 0, 2, 4))
+    serial(of, tmp_path / "serial")
+    result = stored(tmp_path / "swept")[run.run_id]
+    assert result == stored(tmp_path / "serial")[run.run_id]
+    assert store.read_result(tmp_path / "swept" / run.run_id).data.skipped == 2
+
+
 def test_merging_again_changes_nothing(tmp_path: Path) -> None:
     of = suite(tmp_path, limit=6)
     run = planned(of)

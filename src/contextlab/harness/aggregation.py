@@ -84,7 +84,7 @@ def result_of(
     method, weights = built_method.method, built_method.weights
     what = f"{built_method.label} on {case.name}"
     try:
-        metrics = case.protocol.summarise([line.record for line in lines])
+        metrics = case.metrics(lines)
         return Result(
             run_id=run_id,
             method=built_method.name,
@@ -98,13 +98,13 @@ def result_of(
             history=case.options.history,
             tokens=case.options.tokens,
             backbone=method.backbone.name,
-            data=case.data,
+            data=case.data.model_copy(update={"skipped": _skipped(lines)}),
             parameters=_parameters(method),
             max_context=method.capabilities.max_context,
             own_window=method.backbone.own_window,
             untrained=method.untrained,
             twin=method.twin if method.card is not None else None,
-            measure=case.protocol.measure or Measure(next(iter(metrics))),
+            measure=case.protocol.measure or Measure(next(iter(metrics), "")),
             metrics=metrics,
             cost=costs(lines, peaks).model_copy(update={"train": training_cost(method)}),
             measured=peaks.examples,
@@ -131,7 +131,7 @@ def summarised(result: Result, protocol: Protocol, lines: Sequence[ExampleLine],
     """
     metrics = protocol.summarise([line.record for line in lines])
     fields: dict[str, object] = {
-        "data": result.data.model_copy(update={"examples": len(lines)}),
+        "data": result.data.model_copy(update={"examples": len(lines), "skipped": _skipped(lines)}),
         "measure": protocol.measure or Measure(next(iter(metrics))),
         "metrics": metrics,
         "cost": costs(lines, peaks).model_copy(update={"train": result.cost.train}),
@@ -198,6 +198,10 @@ def mean_size(lines: Sequence[ExampleLine]) -> StateSize | None:
         tokens=_whole_mean([size.tokens for size in sizes]),
         cached=_mean([size.cached for size in sizes]),
     )
+
+
+def _skipped(lines: Sequence[ExampleLine]) -> int:
+    return sum(line.quality is None for line in lines)
 
 
 def _parameters(method: AnyMethod) -> Parameters:

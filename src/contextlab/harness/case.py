@@ -8,18 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from contextlab.benchmarks.examples import Example
-from contextlab.benchmarks.task import Control, Dataset, Options, Protocol, Task
+from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError, unknown
 from contextlab.harness import labels
 from contextlab.harness.selection import SelectedTask
-from contextlab.harness.stored import (
-    Data,
-)
+from contextlab.harness.stored import Data, ExampleLine
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskCase:
-    """One task under one control, with the same examples for every method."""
+    """One task under one control, with the same examples for every method.
+
+    Attributes:
+        first: number of the first example of a part of a run; None for a whole run.
+    """
 
     name: str
     task: Task
@@ -28,7 +30,7 @@ class TaskCase:
     dataset: Dataset
     protocol: Protocol
     limit: int | None
-    first: int = 0
+    first: int | None = None
 
     @property
     def label(self) -> str:
@@ -45,6 +47,16 @@ class TaskCase:
     def selected(self) -> Sequence[Example]:
         """The examples that are run, from number `first` up to the limit."""
         return self.dataset.examples[self.first : self.limit]
+
+    def metrics(self, lines: Sequence[ExampleLine]) -> dict[str, Metric]:
+        """Metrics over finished examples; none where a part of a run has only examples that were skipped.
+
+        Raises:
+            UserError: when all examples of a whole run were skipped.
+        """
+        if self.first is not None and all(line.quality is None for line in lines):
+            return {}
+        return self.protocol.summarise([line.record for line in lines])
 
     def check(self) -> None:
         """Refuse a data set that cannot be run.
@@ -76,7 +88,7 @@ def cases(
     tasks: Sequence[SelectedTask],
     controls: Sequence[Control],
     limit: int | None,
-    first: int = 0,
+    first: int | None = None,
 ) -> Iterator[TaskCase]:
     """Every task that is loaded, under every control.
 

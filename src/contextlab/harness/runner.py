@@ -53,7 +53,7 @@ def bench(
     context: str | Sequence[str] = "own",
     history: int | None = None,
     limit: int | None = None,
-    first: int = 0,
+    first: int | None = None,
     tokens: int | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
@@ -83,8 +83,9 @@ def bench(
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
         limit: the most examples of each task, the first ones.
-        first: number of the first example that is run, where another call runs those before it; the store is then a
-            shard of a sweep and needs a folder of its own, because tables read the first examples of a store.
+        first: number of the first example that is run, where this call runs a part of the examples and other calls
+            the rest; the store is then a shard of a sweep and needs a folder of its own, because tables read the first
+            examples of a store.
         tokens: the most tokens read of each text, in every task that has this setting.
         seed: seed of a method's random numbers; every example starts from its own seed.
         settings: settings for all methods and tasks that have them, with the same meaning.
@@ -176,7 +177,7 @@ def _run(
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
-        numbered = enumerate(case.selected, start=case.first)
+        numbered = enumerate(case.selected, start=case.first or 0)
         missing = [index for index, example in numbered if example.id not in run.lines]
         label = f"{built_method.label} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)

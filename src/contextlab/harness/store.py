@@ -138,8 +138,8 @@ def lines(folder: Path, examples: int | None = None) -> list[ExampleLine]:
     except OSError as error:
         raise _unreadable(path, error) from None
     # Lines are in the order in which examples were finished, which may differ from that of the data in a resumed run.
-    # The last line of an example counts.
-    latest = {line.id: line for line in stored}
+    # The last line of an example counts, which may have had another name before.
+    latest = {line.index: line for line in {line.id: line for line in stored}.values()}
     first = [line for line in latest.values() if examples is None or line.index < examples]
     if examples is not None and len(first) < examples:
         raise UserError(f"{path} has {len(first)} of the {examples} examples of its run: run its benchmark again.")

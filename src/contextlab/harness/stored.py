@@ -147,7 +147,13 @@ class Data(StoredModel):
     source: str = Field(description="where the data come from")
     sha256: str = Field(description="sha256 of the examples")
     examples: Count = Field(description="examples of the run")
+    skipped: Count = Field(0, description="examples among them that could not be scored")
     note: str = Field(description="what the data are: real, re-laid or generated")
+
+    @property
+    def scored(self) -> int:
+        """Examples that were scored."""
+        return self.examples - self.skipped
 
 
 class Parameters(StoredModel):
@@ -253,13 +259,19 @@ class Result(StoredModel):
         description="baseline without memory that learned from the same tokens; missing without one"
     )
     measure: Measure
-    metrics: dict[str, Annotated[Metric, pydantic.AfterValidator(_check_metric)]] = Field(min_length=1)
+    metrics: dict[str, Annotated[Metric, pydantic.AfterValidator(_check_metric)]]
     cost: Costs
     measured: Count = Field(description="stored examples, the first ones, whose peak memory is known")
     state: StateSize | None
     provenance: Provenance
     _folder: Path | None = pydantic.PrivateAttr(default=None)
     _parts: Mapping[str, Parts] | None = pydantic.PrivateAttr(default=None)
+
+    @pydantic.model_validator(mode="after")
+    def _check_metrics(self) -> Result:
+        if not self.metrics and self.data.scored:
+            raise ValueError("there are no metrics")
+        return self
 
     @property
     def folder(self) -> Path | None:

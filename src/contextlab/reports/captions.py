@@ -73,6 +73,12 @@ def about(shown: NamedRuns, counts: str, differing: Collection[str], names: Name
     return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(sentences), counts])), same]))
 
 
+def skipped(results: Iterable[Result]) -> str:
+    """How many examples could not be scored, at most; empty where all were."""
+    most = max((result.data for result in results), key=lambda data: data.skipped)
+    return f"Up to {most.skipped} of {most.examples} examples could not be scored and are not in n" * bool(most.skipped)
+
+
 def data(shown: NamedRuns, names: Names) -> list[str]:
     """Which data the tasks have, each said once with the tasks that have it."""
     tasks: dict[str, list[str]] = defaultdict(list)

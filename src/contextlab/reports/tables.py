@@ -139,7 +139,7 @@ class _Builder:
     def _cells(self, entry: TableRow) -> Iterator[tuple[Column, Cell]]:
         group = self._group(entry)
         if not self._equal_n:
-            yield Column(group, "n", "count", "n"), Cell(entry.first.data.examples)
+            yield Column(group, "n", "count", "n"), Cell(entry.first.data.scored)
         yield from self._qualities(entry, group)
         values = [costs.numbers(run) for run in entry.runs]
         for cost in self.costs:
@@ -275,7 +275,7 @@ class _Builder:
 
     @functools.cached_property
     def _counts(self) -> dict[tuple[str, int], None]:
-        return dict.fromkeys((entry.words["task"], entry.first.data.examples) for entry in self.entries)
+        return dict.fromkeys((entry.words["task"], entry.first.data.scored) for entry in self.entries)
 
     def _in_order(self, group: str, columns: Iterable[Column]) -> list[Column]:
         """The columns of a group: n, metrics in the order of the layout, the share, costs as in the catalogue."""
@@ -306,7 +306,7 @@ class _Builder:
         subtracted = [*baselines, *(["the controls"] if self.layout.controls else [])]
         numbers = captions.numbers(subtracted, seeds, intervals=bounded)
         first = captions.about(self._shown, counts, self.differing, self.names)
-        return (first, numbers) if numbers else (first,)
+        return tuple(filter(None, (first, captions.skipped(entry.first for entry in self.entries), numbers)))
 
     def _legend(self, columns: Sequence[Column], *, noisy: bool) -> Iterator[str]:
         """The meaning of headings and signs."""

@@ -114,7 +114,7 @@ def work(suite: Suite, shard: Shard, threads: int, command: Sequence[str]) -> No
             context=run.context,
             seed=run.seed,
             limit=suite.limit if shard.examples is None else shard.examples.stop,
-            first=0 if shard.examples is None else shard.examples.start,
+            first=None if shard.examples is None else shard.examples.start,
             data=suite.data,
             out=place.folder / shard.store,
             device=suite.device,

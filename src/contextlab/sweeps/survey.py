@@ -165,7 +165,7 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
     sample = range(0, count, -(-count // SAMPLE))
     unread = Unread(method)
     meter = Meter(unread, Ledger(method.backbone.device, counting=False))
-    costs = [_costs(meter, case, case.first + index) for index in sample]
+    costs = [_costs(meter, case, index) for index in sample]
     resident = resident_bytes(method.backbone.model) + method.added_parameters * method.backbone.dtype.itemsize
     states = max((state for _, state in costs), default=0)
     copies = max(unread.most_rows, min(unread.most_copies, copies_at_once(states)))

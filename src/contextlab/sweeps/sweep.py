@@ -102,11 +102,9 @@ class Sweep:
             show()
             time.sleep(PAUSE)
         if self.failed:
-            first = next(iter(self.failed.values()))
-            raise UserError(
-                f"{len(self.failed)} of {len(plan.runs)} runs are not stored, the others are: {first.rstrip('.')}; "
-                "then run the same command again to resume."
-            )
+            first, failed, runs = next(iter(self.failed.values())), len(self.failed), len(plan.runs)
+            which = f"{failed} of {runs} runs are not stored, the others are" if failed < runs else "No run is stored"
+            raise UserError(f"{which}: {first.rstrip('.')}; then run the same command again to resume.")
 
     def _start(self, plan: SweepPlan) -> None:
         """Hand out as many shards as may be started at once."""

@@ -26,6 +26,7 @@ from contextlab.benchmarks.task import Dataset, Task
 from contextlab.cli.main import main
 from contextlab.errors import UserError
 from contextlab.harness.identity import code_of
+from contextlab.harness.store import lines
 from contextlab.methods.full import Full
 
 TEXTS = ("Ada lives in Rome.", "Bo lives in Oslo.", "Cy lives in Lima.")
@@ -283,6 +284,13 @@ def test_a_metric_of_ones_own_is_guarded_and_part_of_the_identity(tmp_path: Path
             task("questions", path, metric=name).protocol("all")
 
 
+def test_a_misspelt_metric_is_told_the_functions_of_its_file(tmp_path: Path) -> None:
+    code = "import json\nfrom pathlib import Path\nclass Kind:\n    def __call__(self, prediction, answers):\n        return 1\n"
+    metric = put(tmp_path, "metric.py", f"{code}kind = Kind()\n{OWN_METRIC.format(1)}".encode())
+    with pytest.raises(UserError, match=r"choose one of kind, letters\.$"):
+        task("questions", metric=f"{metric}:xyz").protocol("all")
+
+
 def test_what_a_metric_imports_is_part_of_the_code_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path, "a.jsonl", as_jsonl(ours(1)))
     metric = put(tmp_path, "metric.py", b"from share_of import most\n" + OWN_METRIC.format("most").encode())
@@ -310,6 +318,17 @@ def test_a_run_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
         runs += results.runs
     assert runs[0].run_id == runs[1].run_id != runs[2].run_id
     assert "one/" not in runs[0].split
+
+
+def test_a_table_of_texts_under_another_name_is_the_same_run(tmp_path: Path) -> None:
+    rows = as_csv([{"text": " ".join(TEXTS)}, {"text": " ".join(TEXTS[::-1])}])
+    counts = []
+    for name in ("a.csv", "b.csv"):
+        path = put(tmp_path, name, rows)
+        (run,) = bench("full", f"texts(path={path})", backbone="tiny-llama", out=tmp_path / "runs").runs
+        counts.append((run.run_id, len(lines(tmp_path / "runs" / run.run_id)), run.provenance.started))
+    assert counts[0] == counts[1]
+    assert counts[0][1] == 2
 
 
 def test_controls_need_two_works(tmp_path: Path) -> None:

@@ -71,12 +71,12 @@ class OwnTexts(PerplexityTask, OwnFiles):
 
     def _rows(self, named: NamedFiles) -> tuple[list[Document], str]:
         documents: list[Document] = []
-        for name, path in named.files.items():
+        for path in named.files.values():
             for row in tables.rows(path):
                 if self.config.column not in row.values:
                     raise tables.without_column(self.config.column, row, "column=NAME")
                 cluster = row.text(self.config.cluster) if self.config.cluster else None
-                documents.append(Document(f"{name}#{len(documents) + 1}", row.text(self.config.column), cluster))
+                documents.append(Document(f"text {len(documents) + 1}", row.text(self.config.column), cluster))
         digests = "\n".join(map(named_files.digest, named.files.values()))
         if not documents:
             raise UserError(f"{named.name} holds no texts: write a header and lines, or one JSON object a line.")
