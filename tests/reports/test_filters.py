@@ -198,9 +198,19 @@ def test_every_stored_run_is_shown_or_counted(tmp_path: Path) -> None:
 
 def test_a_condition_on_metrics_leaves_no_run_out(tmp_path: Path) -> None:
     stored(tmp_path, runs())
-    selection = selection_of([tmp_path], ["metric=word*"])
+    selection = selection_of([tmp_path], ["metric=word*"], by_metric=True)
     assert selection.left_out == LeftOut(5)
     assert len(selection.results) == 5
+
+
+def test_where_runs_are_chosen_they_keep_their_measure(tmp_path: Path) -> None:
+    stored(tmp_path, runs())
+    with pytest.raises(UserError, match="have all their metrics: choose metrics with --metric"):
+        selection_of([tmp_path], ["metric=word*"])
+    for by_metric in (True, False):
+        results = selection_of([tmp_path], ["value>10"], by_metric=by_metric).results
+        assert results
+        assert all((run.measure.name in run.metrics) is not by_metric for run in results)
 
 
 @pytest.mark.parametrize(

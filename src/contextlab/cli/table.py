@@ -91,7 +91,7 @@ def table(
         marks=style == "latex" if marks is None else marks,
         legacy=legacy,
     )
-    selection = selection_of([folder], where or [], limits_of(under))
+    selection = selection_of([folder], where or [], limits_of(under), by_metric=style in ("csv", "json"))
     _note(selection.unfinished)
     if style in ("csv", "json"):
         if layout != TableLayout():

@@ -29,7 +29,7 @@ ORDERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 SHORTER = {"method": "name", "task": "benchmark"}
 """Columns with the names alone, of columns that have settings too."""
-SETTINGS = "settings."
+SETTINGS, METRIC = "settings.", "metric"
 WORDS = {"true": "True", "false": "False"}
 SHOWN = 8
 
@@ -271,7 +271,11 @@ class Selection:
 
 
 def selection_of(
-    folders: Sequence[Path | str], conditions: Sequence[str] = (), limits: Sequence[Limit] = ()
+    folders: Sequence[Path | str],
+    conditions: Sequence[str] = (),
+    limits: Sequence[Limit] = (),
+    *,
+    by_metric: bool = False,
 ) -> Selection:
     """The runs below folders that fit all conditions and limits; every table, picture and page reads its runs here.
 
@@ -281,10 +285,14 @@ def selection_of(
         folders: of results.
         conditions: as `where.select` has them.
         limits: of costs.
+        by_metric: whether conditions leave single metrics of a run out. Otherwise they choose runs, whose measure
+            stays: costs are divided by what it counts.
 
     Raises:
         UserError: when a folder has no results or a broken one, for a wrong condition, or when no run is left.
     """
+    if not by_metric and any(_parsed(condition)[0] == METRIC for condition in conditions):
+        raise UserError("--where chooses runs here, which have all their metrics: choose metrics with --metric.")
     copies = list({result.folder: result for folder in folders for result in summaries(folder)}.values())
     unfinished_runs = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
     results = once(copies)
@@ -296,7 +304,7 @@ def selection_of(
         fitting = select(frame, [condition])
         left_out = left_out.also(frame["run"].nunique() - fitting["run"].nunique(), f"by {condition}")
         frame = fitting
-    results = _of_frame(results, frame)
+    results = _of_frame(results, frame, by_metric=by_metric)
     for limit in limits:
         within = under(results, [limit])
         left_out = left_out.also(len(results) - len(within), f"by the limit {limit.text}")
@@ -313,13 +321,13 @@ def selected(results: Sequence[Result], conditions: Sequence[str]) -> list[Resul
     return _of_frame(results, select(frame_of(results), conditions)) if conditions else list(results)
 
 
-def _of_frame(results: Sequence[Result], frame: pandas.DataFrame) -> list[Result]:
-    """The results in a frame, with those of their metrics that are in it."""
-    metrics = frame.groupby("run", sort=False)["metric"].agg(set).to_dict()
-    return [
-        result.model_copy(
-            update={"metrics": {name: m for name, m in result.metrics.items() if name in metrics[result.run_id]}}
-        )
-        for result in results
-        if result.run_id in metrics
-    ]
+def _of_frame(results: Sequence[Result], frame: pandas.DataFrame, *, by_metric: bool = True) -> list[Result]:
+    """The results in a frame, with those of their metrics that are in it, and their measure where runs are chosen."""
+    rows = frame.groupby("run", sort=False)[METRIC].agg(set).to_dict()
+    chosen: list[Result] = []
+    for result in results:
+        if result.run_id in rows:
+            names = rows[result.run_id] if by_metric else {*rows[result.run_id], result.measure.name}
+            kept_metrics = {name: metric for name, metric in result.metrics.items() if name in names}
+            chosen.append(result.model_copy(update={"metrics": kept_metrics}))
+    return chosen

@@ -285,8 +285,8 @@ def test_a_metric_of_ones_own_is_guarded_and_part_of_the_identity(tmp_path: Path
 
 
 def test_a_misspelt_metric_is_told_the_functions_of_its_file(tmp_path: Path) -> None:
-    code = "import json\nfrom pathlib import Path\nclass Kind:\n    def __call__(self, prediction, answers):\n        return 1\n"
-    metric = put(tmp_path, "metric.py", f"{code}kind = Kind()\n{OWN_METRIC.format(1)}".encode())
+    code = "from pathlib import Path\nclass Kind:\n    def __call__(self, *_): return 1\nkind = Kind()\n"
+    metric = put(tmp_path, "metric.py", f"{code}{OWN_METRIC.format(1)}".encode())
     with pytest.raises(UserError, match=r"choose one of kind, letters\.$"):
         task("questions", metric=f"{metric}:xyz").protocol("all")
 
