@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contextlab import load
 from contextlab.attention import KV, empty_kv
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention.reference import gather
@@ -109,6 +111,19 @@ def test_two_step_eviction_never_fills_the_bank() -> None:
     config = LongMemConfig(csz=2, K=2, M=16, eviction="official_two_step")
     counts = [int(grow(config, [(4, 4)] * n).count_B[0]) for n in range(1, 9)]
     assert counts == [2, 4, 6, 4, 6, 4, 6, 4]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["N=16,M=64,csz=4,K=4,storage_dtype=int8", "N=8,M=4,csz=4,K=4", "N=48,M=128,csz=4,K=4,storage_dtype=int4"],
+)
+def test_two_step_eviction_holds_no_more_than_m_also_in_few_bits(settings: str, tmp_path: Path) -> None:
+    method = load(f"longmem({settings},eviction=official_two_step)", backbone="tiny-llama")
+    state, _ = method.read(method.start(), torch.randint(0, 256, (1, 600)), logprobs=False)
+    assert 0 <= int(state.bank.used_B) <= method.config.M
+    assert state.nbytes == method.formula().state_bytes(600)
+    state.save(tmp_path / "state")
+    assert torch.equal(method.load_state(tmp_path / "state").bank.used_B, state.bank.used_B)
 
 
 def test_settings_that_do_not_fit_are_one_sentence() -> None:

@@ -23,7 +23,7 @@ def add(bank: Bank, new: KV, config: LongMemConfig) -> Bank:
     if config.bank_scope == "shared":
         k, v = (tuple(map(_joined, layers)) for layers in (new.k, new.v))
         new = new.replace(k, v, new.used_B * len(new.used_B))
-    two_steps_B = 2 * new.used_B // bank.unit * bank.unit
+    two_steps_B = -(-(2 * new.used_B // csz * csz) // bank.unit) * bank.unit
     whole_B = new.used_B // csz * csz
     longest = int(whole_B.max())
     k, v = (tuple(x_BKTD[:, :, :longest] for x_BKTD in layers) for layers in (new.k, new.v))
@@ -34,7 +34,7 @@ def add(bank: Bank, new: KV, config: LongMemConfig) -> Bank:
     held_B = bank.used_B
     full_B = (held_B + whole_B >= config.M) & (whole_B > 0)
     dropped_B = torch.where(full_B, torch.minimum(two_steps_B, held_B // bank.unit * bank.unit), 0)
-    return bank.add(new, int(held_B.max()) + new.slots, dropped_B)
+    return bank.add(new, config.M, dropped_B)
 
 
 def _joined(x_BKTD: Tensor) -> Tensor:

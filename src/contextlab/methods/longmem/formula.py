@@ -50,12 +50,11 @@ class LongMemFormula(LocalFormula):
             end += length
             outgoing, view = view + length - self.kept(end), self.kept(end)
             whole = outgoing // csz * csz
-            if self.config.eviction == "fifo":
-                bank += whole
-                bank -= -(-max(bank - most, 0) // unit) * unit
-            else:
-                full = bank + whole >= most and whole > 0
-                bank += whole - (min(2 * outgoing // unit * unit, bank // unit * unit) if full else 0)
+            dropped = -(-max(bank + whole - most, 0) // unit) * unit
+            if self.config.eviction == "official_two_step" and bank + whole >= most and whole > 0:
+                two_steps = -(-(2 * outgoing // csz * csz) // unit) * unit
+                dropped = max(dropped, min(two_steps, bank // unit * unit))
+            bank += whole - dropped
         return bank
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
