@@ -75,7 +75,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with foreign(f"{path} cannot be imported", "mend the file and try again"):
+        with foreign(f"{path} cannot be imported", "mend it, or set PYTHONPATH to the folder that it imports from"):
             spec.loader.exec_module(module)
     except BaseException:
         sys.modules.pop(name, None)

@@ -26,6 +26,8 @@ def test_an_example_may_have_several_questions() -> None:
     metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
     assert line(run("a", 3, 8, metrics=metrics), "flops") == CostLine(3.0, 2.0)
     assert line(run("a", 3, 8), "seconds") == CostLine(3.0, 8.0)
+    skipped = changed(run("a", 3, 8, metrics=metrics), data={"examples": 5, "skipped": 2})
+    assert line(skipped, "flops") == CostLine(3.0, 2.0)
 
 
 def test_a_context_that_is_read_again_for_every_question_is_a_cost_of_the_question() -> None:
@@ -34,6 +36,8 @@ def test_a_context_that_is_read_again_for_every_question_is_a_cost_of_the_questi
     assert line(again, "flops") == CostLine(0.0, (3.0 + 8.0) / 4)
     (costs,) = tables([again])
     assert [costs.text(0, column) for column in (0, 1, 3)] == ["0", "2.75", "2.75"]
+    similar = run("a", 3, 8, metrics=metrics, split="S1(k=2,choose=topk)")
+    assert line(similar, "flops") == line(again, "flops")
     turned = run("a", 3, 8, metrics=metrics, split="S1(turns=gold)")
     assert line(turned, "flops") == CostLine(3.0, 2.0)
 

@@ -194,7 +194,9 @@ def _run(
                 peaks = _measure(meter, case, run, seed, peaks, unmeasured_lines)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
-        if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
+        # What is in the data may have had another name before.
+        renamed = result is not None and (result.split, result.data.note) != (case.split, case.data.note)
+        if missing or unmeasured_lines or renamed or result is None or result.data.examples != len(lines):
             batch_size = largest_batch(lines, filter(None, [run.summary]))
             about = current.model_copy(update={"started": run.manifest.provenance.started, "batch": batch_size})
             with _discarded_where_nothing_is_scored(run):

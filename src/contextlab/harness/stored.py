@@ -267,11 +267,13 @@ class Result(StoredModel):
     _folder: Path | None = pydantic.PrivateAttr(default=None)
     _parts: Mapping[str, Parts] | None = pydantic.PrivateAttr(default=None)
 
-    @pydantic.model_validator(mode="after")
-    def _check_metrics(self) -> Result:
-        if not self.metrics and self.data.scored:
-            raise ValueError("there are no metrics")
-        return self
+    @pydantic.field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, metrics: dict[str, Metric], others: pydantic.ValidationInfo) -> dict[str, Metric]:
+        data = others.data.get("data")
+        if not metrics and (data is None or data.scored):
+            raise ValueError("there are none")
+        return metrics
 
     @property
     def folder(self) -> Path | None:

@@ -84,14 +84,20 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
 
 
 def reads_again(split: str) -> bool:
-    """Whether the context is read again for every question of a task, whose cost it then is."""
-    return grammar.split(split).settings.get("turns") == "prompts"
+    """Whether a context is read for every question of a task, whose cost it then is."""
+    settings = grammar.split(split).settings
+    return settings.get("turns") == "prompts" or settings.get("choose") == "topk"
 
 
 def questions_of(result: Result) -> float:
     """Questions of an example, as its measure counts them; 1 where the measure counts none."""
     counted = result.metrics.get(result.measure.name)
-    return max(counted.n / result.data.examples, 1.0) if counted else 1.0
+    return per_example(counted.n, result.data.scored) if counted else 1.0
+
+
+def per_example(questions: int, examples: int) -> float:
+    """Questions of an example that was scored; 1 where examples are what is counted, or their parts."""
+    return max(questions / examples, 1.0)
 
 
 def tables(

@@ -48,6 +48,7 @@ _FIELDS = {
     "untrained": ("boolean", "untrained"),
     "twin": ("string", "twin"),
     "examples": ("Int64", "data.examples"),
+    "skipped": ("Int64", "data.skipped"),
     "data": ("string", "data.sha256"),
     "source": ("string", "data.source"),
     "note": ("string", "data.note"),
@@ -79,7 +80,11 @@ _MODELS: dict[str, type[StoredModel]] = {
     "cost": PhaseCost,
     "state": StateSize,
 }
-_ONCE = {"train": "the training of the weights, once", "contextualize": "reading the context", "query": "a question"}
+_ONCE = {
+    "train": "the training of the weights, once",
+    "contextualize": "reading the context",
+    "query": "all questions of an example",
+}
 
 
 def _about(path: str) -> str:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -149,6 +149,23 @@ def test_examples_whose_observations_differ_are_compared_as_wholes() -> None:
     metric = paired(ACCURACY, {**repeated, "b": [Part(1.0, 1.0, "b")]}, {**single, "b": [Part(1.0, 1.0, "b")]})
     assert metric is not None
     assert metric.value == pytest.approx(2 / 3 - 1)
+
+
+@pytest.mark.parametrize("measure", [NATS, ACCURACY])
+def test_where_runs_have_other_clusters_a_difference_has_the_coarser_ones(measure: Measure) -> None:
+    draw = np.random.default_rng(1)
+    rights = draw.integers(0, 2, size=(2, 6, 10)).astype(float)
+    blocks, texts = (lambda block, text: f"block {block}"), (lambda block, text: f"text {block} {text}")
+
+    def run(number: int, cluster: Callable[[int, int], str]) -> dict[str, list[Part]]:
+        values = rights[number].tolist()
+        return {
+            str(b): [Part(value, 1.0, cluster(b, t)) for t, value in enumerate(row)] for b, row in enumerate(values)
+        }
+
+    alike = paired(measure, run(0, blocks), run(1, blocks))
+    assert alike == paired(measure, run(0, blocks), run(1, texts)) == paired(measure, run(0, texts), run(1, blocks))
+    assert alike != paired(measure, run(0, texts), run(1, texts))
 
 
 def test_clusters_widen_every_interval() -> None:

@@ -166,6 +166,24 @@ def test_a_choice_is_named_by_text_letter_or_number(answer: object, tmp_path: Pa
         assert (question.answers, question.options) == (("Oslo",), PLACES)
 
 
+@pytest.mark.parametrize(("answer", "right"), [(2, "6"), ("5", "5"), ("2", "6"), ("B", "5")])
+def test_a_number_in_json_is_that_of_an_option_also_among_numbers(answer: object, right: str, tmp_path: Path) -> None:
+    row = {"context": TEXTS[1], "question": "How many?", "options": [4, 5, 6], "answer": answer}
+    (question,) = load("choices", put(tmp_path, "a.jsonl", as_jsonl([row]))).examples[0].questions
+    assert question.answers == (right,)
+
+
+def test_options_after_z_have_two_letters(tmp_path: Path) -> None:
+    row = {**ours(1)[0], "options": [f"place {n}" for n in range(54)], "answer": "place 53"}
+    path = put(tmp_path, "a.jsonl", as_jsonl([row]))
+    answering = protocol("choices", path, prompt="{context}\n{question}\n{options}\n")
+    (reading,) = load("choices", path).examples
+    shown = answering.whole(reading, reading.questions[0]).splitlines()
+    assert [shown[2], shown[27], shown[28], shown[53], shown[54], shown[55]] == [
+        *("A. place 0", "Z. place 25", "AA. place 26", "AZ. place 51", "BA. place 52", "BB. place 53"),
+    ]
+
+
 def protocol(name: str, path: Path, **settings: Any) -> QuestionProtocol:
     protocol_of_task = task(name, path, **settings).protocol("all")
     assert isinstance(protocol_of_task, QuestionProtocol)
@@ -584,6 +602,21 @@ BAD: dict[str, tuple[str, str, bytes, dict[str, Any], str]] = {
         {},
         r"is 'Rome', which is no option",
     ),
+    "number among numbers": (
+        "choices",
+        "a.jsonl",
+        as_jsonl([{**ROW, "answer": 5, "options": [4, 5, 6]}]),
+        {},
+        r"is '5', which is no option: .*\(a text in quotes, as it is a number itself\)",
+    ),
+    "question after none": (
+        "choices",
+        "a.jsonl",
+        as_jsonl([{"context": "a", "options": ["x", "y"], "answer": 0}, {**ROW, "answer": 0, "options": ["x", "y"]}]),
+        {},
+        r"'question' is not in the first row: give every row a question, or none",
+    ),
+    "bytes": ("texts", "a.parquet", as_parquet([{"text": b"a"}]), {}, r"'text' holds bytes where a text is needed"),
     "number behind the last": (
         "choices",
         "a.jsonl",

@@ -41,6 +41,13 @@ def test_the_context_is_shared_by_all_its_questions() -> None:
     assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
 
 
+@pytest.mark.parametrize("questions", [1, 4])
+def test_examples_that_were_skipped_have_no_questions(questions: int) -> None:
+    skipped = changed(run_of("full", 8.0, 4.0, questions), data={"examples": 5, "skipped": 2})
+    (line,) = draw([skipped], "flops").panels[0].series
+    assert line.y[:2] == pytest.approx((8.0 + 4.0 / questions, 4.0 + 4.0 / questions))
+
+
 def test_what_reads_its_context_for_every_question_pays_for_it_every_time() -> None:
     again = changed(run_of("full", 8.0, 4.0, questions=4), split="S2(turns=prompts)")
     (line,) = draw([again], "flops").panels[0].series

@@ -149,6 +149,9 @@ def test_reaches_are_bins_in_their_order() -> None:
     drawn = panel(reach, [by(stored, measure=measure)])
     assert drawn.series[0].y == (0.9, 0.6, 0.2)
     assert [text for _, text in drawn.x.ticks] == ["512", "1k", "16k"]
+    turns = {"f1": 0.5, "f1_turn_2": 0.4, "hits_5": 0.3}
+    with pytest.raises(UserError, match="hold no metric by reach"):
+        draw(reach, [by(turns, measure={"name": "f1", "higher_is_better": True, "bounded": True})])
 
 
 def test_differences_to_the_window_are_drawn_where_nothing_is_asked_for(tmp_path: Path) -> None:

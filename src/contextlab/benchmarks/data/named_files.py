@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import huggingface_hub
@@ -49,7 +49,7 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
     if not path.exists():
         raise UserError(f"There is no {kind} {path}: name a folder or file, or hub:NAME.")
     try:
-        below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        below = sorted(_files_below(path)) if path.is_dir() else [path]
     except OSError as error:
         raise unreadable(Path(error.filename or path), error) from error
     chosen = [file for file in below if file.name.endswith(endings) and file.name != without]
@@ -58,6 +58,13 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
     folder = path if path.is_dir() else path.parent
     name = str(location) if hub else path.resolve().name
     return NamedFiles(name, folder, {file.relative_to(folder).as_posix(): file for file in chosen})
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files of a folder, without what is hidden: programs keep copies of files there."""
+    for file in folder.rglob("*"):
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+            yield file
 
 
 def content(path: Path) -> bytes:

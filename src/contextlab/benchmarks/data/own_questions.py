@@ -224,7 +224,9 @@ class _Reader:
 
     def _question_text(self, row: OwnRow) -> str:
         column = self.names["question"]
-        if not self.asks and not row.has(column):
+        if not self.asks:
+            if self.columns.question == "if there" and row.has(column):
+                raise row.fault(column, "is not in the first row: give every row a question, or none")
             return ""
         # What comes before and after it is part of kvpress's prompts.
         return row.text(column) if self.layout == "kvpress" else row.text(column).strip()
@@ -238,14 +240,15 @@ class _Reader:
         return tuple(option.strip() for option in row.texts(named))
 
     def _right(self, row: OwnRow, options: tuple[str, ...]) -> str:
-        """The right option: its text, its letter, or its number from 0."""
+        """The right option: its text, its letter, or its number from 0, which a number in JSON always is."""
         column = self.names["answer"]
+        numbered = type(row.values.get(column)) is int
         if len(options) < 2 or len(set(options)) < len(options):
             raise row.fault(self.names["options"], "needs two options or more, all different: correct them")
         (answer, *more) = (text.strip() for text in row.texts(column))
         if more:
             raise row.fault(column, "holds several answers: name the one right option")
-        if answer in options:
+        if answer in options and not numbered:
             return answer
         place = LETTERS.find(answer) if len(answer) == 1 else -1
         if answer.isdecimal():
@@ -253,6 +256,7 @@ class _Reader:
         if not 0 <= place < len(options):
             raise row.fault(
                 column,
-                f"is '{short(answer)}', which is no option: write the text of one, its letter, or its number from 0",
+                f"is '{short(answer)}', which is no option: write the text of one, its letter, or its number from 0"
+                + " (a text in quotes, as it is a number itself)" * (numbered and answer in options),
             )
         return options[place]

@@ -122,6 +122,8 @@ class OwnRow:
         if isinstance(value, list | dict):
             kind = "a list" if isinstance(value, list) else "an object"
             raise self.fault(column, f"holds {kind} where a text is needed: write a text")
+        if isinstance(value, bytes):
+            raise self.fault(column, "holds bytes where a text is needed: store it as a text")
         text = value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
         if NO_TEXT.search(text):
             raise self.fault(column, "holds what is no text (a zero byte or half a character): correct it")

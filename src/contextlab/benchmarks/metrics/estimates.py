@@ -103,6 +103,8 @@ def compared(measure: Measure, mine: Sequence[Examples], other: Sequence[Example
     shared = [example for example in mine[0] if all(example in run for run in (*mine, *other))]
     if not shared:
         return None
+    both = _in_common_clusters([*mine, *other], shared)
+    mine, other = both[: len(mine)], both[len(mine) :]
     a, b = (_over_seeds(runs, shared) for runs in (mine, other))
     left, right = _aligned([a, b], shared)
     levels = tuple(_between_seeds(runs, shared) for runs in (mine, other) if len(runs) > 1)
@@ -154,7 +156,7 @@ def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric 
     shared = [example for example in method if example in window and example in full]
     if not shared:
         return None
-    of_window, of_method, of_full = _aligned([window, method, full], shared)
+    of_window, of_method, of_full = _aligned(_in_common_clusters([window, method, full], shared), shared)
     reached, gain = of_window - of_method, of_window - of_full
     bounds = intervals.ratio_interval(reached, gain)
     return bounds and Metric(reached.value / gain.value, *bounds, len(shared))
@@ -169,6 +171,31 @@ def exponential(metric: Metric) -> Metric:
 def _exp(nats: float) -> float:
     # The upper bound for two documents may be too large for a floating-point number.
     return math.exp(min(nats, 700.0))
+
+
+def _in_common_clusters(runs: Sequence[Examples], shared: Sequence[str]) -> Sequence[Examples]:
+    """The runs with the finest clusters that hold whole clusters of every run.
+
+    Texts that one run classifies after the same demonstrations, and another one without any, are independent in the
+    second run alone.
+    """
+    if all([part.cluster for part in run[e]] == [part.cluster for part in runs[0][e]] for run in runs for e in shared):
+        return runs
+    joined: dict[str, str] = {}
+
+    def common(cluster: str) -> str:
+        while cluster in joined:
+            cluster = joined[cluster]
+        return cluster
+
+    for example in shared:
+        for parts in itertools.zip_longest(*(run[example] for run in runs)):
+            first, *rest = dict.fromkeys(common(part.cluster) for part in parts if part is not None)
+            joined |= dict.fromkeys(rest, first)
+    return [
+        {example: [part._replace(cluster=common(part.cluster)) for part in run[example]] for example in shared}
+        for run in runs
+    ]
 
 
 def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:

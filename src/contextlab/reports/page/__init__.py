@@ -67,7 +67,8 @@ def page(
     about = overview(frame, names, baseline)
     first = frame.drop_duplicates("run")
     rows = track(runs_of(first), "runs", console=Console(stderr=True), transient=True, disable=not progress)
-    blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(rows)}
+    measures = frame[frame["measure"]].set_index("run")["metric"]
+    blocks = {f"run-{n}": _examples(row.folder, row.examples, measures[row.run]) for n, row in enumerate(rows)}
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
@@ -78,13 +79,13 @@ def page(
     return _assembled(title, about, blocks)
 
 
-def _examples(folder: Any, examples: Any) -> dict[str, Any]:
+def _examples(folder: Any, examples: Any, measure: str) -> dict[str, Any]:
     """Ids, qualities and answers of the examples of a run, in their order in the data."""
     stored = sorted(lines(Path(folder), examples), key=lambda line: line.index)
     return {
         "ids": [line.id for line in stored],
         "qualities": [None if line.quality is None else round(line.quality, 6) for line in stored],
-        "answers": [answers(line.record) for line in stored],
+        "answers": [answers(line.record, measure) for line in stored],
     }
 
 

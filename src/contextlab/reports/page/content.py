@@ -36,7 +36,8 @@ def texts(run: Any, ids: Collection[str], data: Path) -> dict[str, Any]:
         UserError: when the data cannot be loaded, or are others than those that were measured.
     """
     lengths = {name: int(run[name]) for name in LENGTHS if not pandas.isna(run[name])}
-    with registry.foreign(f"The texts of {run['task']} cannot be loaded", "name their folder with --data"):
+    advice = "name their folder with --data, and run this in the folder of a file of your own"
+    with registry.foreign(f"The texts of {run['task']} cannot be loaded", advice):
         task, split = registry.task_and_split(run["benchmark"], run["split"], lengths)
         loaded = task.load(split, None if run["source"] == "sample" else data)
     if loaded.sha256 != run["data"]:
@@ -83,8 +84,12 @@ KNOWN = {"id", "work", "answer", "nats", "lengths", "segments", "positions", *LI
 DIGITS = 4
 
 
-def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
+def answers(record: Mapping[str, JsonValue], measure: str) -> dict[str, Any]:
     """The parts of a record that a page shows.
+
+    Args:
+        record: of an example.
+        measure: of its run, which is the score of a question where questions have it.
 
     Returns:
         `items`: one for every question, with `id`, `said`, `right`, `score` and `nats` of the candidates, as far as
@@ -92,20 +97,20 @@ def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
     """
     several = [question for name in LISTS for question in _dicts(record.get(name))]
     alone = [record] if not several and any(name in record for name in SAID) else []
-    content: dict[str, Any] = {"items": [_item(question) for question in several or alone]}
+    content: dict[str, Any] = {"items": [_item(question, measure) for question in several or alone]}
     if isinstance(record.get("segments"), list):
         content["segments"] = _rounded(record["segments"])
     facts = {name: _rounded(value) for name, value in record.items() if _is_fact(name, value, alone=not several)}
     return {name: value for name, value in (content | {"facts": facts}).items() if value}
 
 
-def _item(question: Mapping[str, Any]) -> dict[str, Any]:
-    nats = question.get("nats")
+def _item(question: Mapping[str, Any], measure: str) -> dict[str, Any]:
+    nats, scores = question.get("nats"), (measure, *SCORES)
     item = {
         "id": question.get("id"),
         "said": next((question[name] for name in SAID if name in question), None),
         "right": question.get("answer"),
-        "score": next((float(question[name]) for name in SCORES if isinstance(question.get(name), int | float)), None),
+        "score": next((float(question[name]) for name in scores if isinstance(question.get(name), int | float)), None),
         "nats": _rounded(nats) if isinstance(nats, list) else None,
     }
     return {name: _rounded(value) for name, value in item.items() if value is not None}

@@ -23,7 +23,7 @@ from contextlab.reports.names import PLAIN, Names
 from contextlab.seals import first_fault
 
 POSITION = re.compile(r"(?P<base>.+)_at_(?P<tokens>\d+)k")
-REACH = re.compile(r"(?P<base>.+)_(?P<reach>\d+k?)")
+REACH = re.compile(r"(?P<base>.+)_(?P<reach>512|\d+k)")  # other numbers are those of turns, or of a user's metric
 LOWER = ("nats_per", "token_perplexity", "word_perplexity")
 HIGHER = ("accuracy", "macro_f1", "exact_match", "f1", "rouge_l_recall", "share")
 LABELS = {"f1": "F1", "macro_f1": "macro F1", "rouge_l_recall": "ROUGE-L recall"}

@@ -10,7 +10,7 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.break_even import CostLine, reads_again
+from contextlab.reports.break_even import CostLine, per_example, reads_again
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import PictureOptions, equal_examples, named, unique_titles
@@ -82,7 +82,7 @@ def amortised(row: Any, x: CostAxis, contexts: int = 1) -> CostLine | None:
     if pandas.isna(context) or pandas.isna(query) or pandas.isna(row.contextualize_tokens) or not row.examples:
         return None
     unit = 1e12 if x == "flops" else 1.0
-    questions = row.n / row.examples
+    questions = per_example(row.n, row.examples - row.skipped)
     once = 0.0 if pandas.isna(training) else float(training) / contexts
     if reads_again(row.split):
         return CostLine(once / unit, (float(context) + float(query)) / unit / questions)
