@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from toy_corpus import folder, text
 import contextlab
 from contextlab import cards, naming, registry, seals, tensors, trained, verify
 from contextlab.errors import UserError
+from contextlab.files import sha256
 from contextlab.training import checkpoint, options, records
 from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
@@ -290,6 +292,26 @@ def test_a_longer_run_goes_on_where_the_rate_is_constant(texts: Path, tmp_path: 
     card = run(texts, tmp_path / "cut", tokens=900, **course)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     assert card["cost"]["tokens"] >= 900
+
+
+def test_a_longer_run_knows_the_weights_with_which_the_shorter_one_ended(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falling = iter((1.4, 1.2, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5))
+    validate = Validator.__call__
+    monkeypatch.setattr(
+        Validator,
+        "__call__",
+        lambda *arguments: dataclasses.replace(validate(*arguments), loss=next(falling)),
+    )
+    course = {"schedule": "constant", "warmup": 0.0, "evaluate_every": 300}
+    shorter = run(texts, tmp_path / "out", tokens=400, **course)
+    assert shorter["best"] is None
+    best = sha256(tmp_path / "out" / "best.safetensors")
+    card = run(texts, tmp_path / "out", tokens=900, **course)
+    assert card["best"]["loss"] == 1.0
+    assert card["best"]["tokens"] == shorter["cost"]["tokens"]
+    assert card["best"]["sha256"] == best == sha256(tmp_path / "out" / "best.safetensors")
 
 
 def test_a_card_says_on_what_each_part_of_a_run_was_computed(

@@ -44,7 +44,7 @@ def train(
     segment: Annotated[int | None, typer.Option(min=1, help="Tokens that a gradient reaches through.")] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate; the method's own when not given.")] = None,
     objective: Annotated[str | None, typer.Option(help="Such as lm or 'teacher(k=64)'.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initial weights, order and draws.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of order, draws, and a method's own initial weights.")] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further options, as schedule=constant.")
     ] = None,

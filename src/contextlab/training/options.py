@@ -71,7 +71,8 @@ class TrainConfig(Config):
         objective: what is minimised, as `lm` or `teacher(k=64)`.
         order: `shuffled`, sequences of all documents in random order, each from an empty state; or `documents`, each
             from its beginning to its end.
-        seed: of the order of documents, the initial weights and all draws.
+        seed: of the order of documents, all draws, and the initial weights that a method draws itself; low-rank
+            updates of the model begin with the same numbers under every seed.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
         documents: held-back documents that validation reads, no more than there are; at most 12 when not given.

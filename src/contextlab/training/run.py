@@ -206,7 +206,7 @@ class _Run:
         if stored is None and self.processes.first:
             records.write(self.out / RUN, self.about)
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
-        self.validations: list[CurveLine] = list(extra.validations)
+        self.validations: list[CurveLine] = [*extra.validations, *self._last_of_a_shorter_run(extra)]
         if self.validations:
             last = self.validations[-1]["validation"]
             self.validator.references = last["window"], last["full"]
@@ -218,6 +218,14 @@ class _Run:
                 return self._finish(stop)
         finally:
             self.curve.close()
+
+    def _last_of_a_shorter_run(self, extra: Extra) -> Iterator[CurveLine]:
+        """The validation with which a shorter run ended after its last checkpoint: its weights may be the best."""
+        validated = extra.validations[-1]["tokens"] if extra.validations else 0
+        written = records.read(self.out / cards.CARD)
+        tokens = written and records.last_tokens(written)
+        if written and tokens and validated < tokens == self.trainer.progress.tokens:
+            yield {"tokens": tokens, "validation": {k: v for k, v in written["curve"][-1].items() if k != "tokens"}}
 
     def _finished(self) -> dict[str, Any] | None:
         """The card of a run that has had all its tokens with whole weights and curve; else these are made again."""
