@@ -194,13 +194,14 @@ def _run(
                 peaks = _measure(meter, case, run, seed, peaks, unmeasured_lines)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
-        # What is in the data may have had another name before.
-        renamed = result is not None and (result.split, result.data.note) != (case.split, case.data.note)
-        if missing or unmeasured_lines or renamed or result is None or result.data.examples != len(lines):
+        if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
             batch_size = largest_batch(lines, filter(None, [run.summary]))
             about = current.model_copy(update={"started": run.manifest.provenance.started, "batch": batch_size})
             with _discarded_where_nothing_is_scored(run):
                 result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
+        elif result.split != case.split:  # the same data from a file with another name
+            data = result.data.model_copy(update={"note": case.data.note})
+            result = run.finish(result.model_copy(update={"split": case.split, "data": data}))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 

@@ -28,6 +28,7 @@ from contextlab.errors import UserError
 from contextlab.harness.identity import code_of
 from contextlab.harness.store import lines
 from contextlab.methods.full import Full
+from contextlab.reports.stored import summaries
 
 TEXTS = ("Ada lives in Rome.", "Bo lives in Oslo.", "Cy lives in Lima.")
 PLACES = ("Rome", "Oslo", "Lima")
@@ -347,6 +348,31 @@ def test_a_table_of_texts_under_another_name_is_the_same_run(tmp_path: Path) -> 
         counts.append((run.run_id, len(lines(tmp_path / "runs" / run.run_id)), run.provenance.started))
     assert counts[0] == counts[1]
     assert counts[0][1] == 2
+
+
+def test_the_same_questions_under_another_name_are_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, more = as_jsonl(ours(3)), ["--backbone", "tiny-llama", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    for name, methods in (("a.jsonl", "window(N=64)"), ("b.jsonl", "window(N=64),sliding(N=32)")):
+        task_of_file = f"questions(path={put(tmp_path, name, rows)},max_new_tokens=2)"
+        assert main(["bench", "--method", methods, "--task", task_of_file, "--context", "own,none", *more]) == 0
+    out = capsys.readouterr().out
+    assert out.count("window(N=64), own - none") == 2
+    started = {run.provenance.started for run in summaries(tmp_path / "runs") if run.method == "window"}
+    assert main(["table", str(tmp_path / "runs"), "--where", "context=own", "--baseline", "window(N=64)"]) == 0
+    table = capsys.readouterr().out
+    assert "f1 - window(N=64)" in table
+    assert "a.jsonl" not in table
+    assert len(started) == 2
+
+
+def test_two_files_of_one_name_have_their_differences_between_contexts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [put(tmp_path, f"{n}/a.jsonl", as_jsonl(ours(3 + n))) for n in range(2)]
+    tasks = ",".join(f"questions(path={path},max_new_tokens=2)" for path in files)
+    options = ["--backbone", "tiny-llama", "--device", "cpu", "--out", str(tmp_path / "runs"), "--context", "own,none"]
+    assert main(["bench", "--method", "window(N=64)", "--task", tasks, *options]) == 0
+    assert capsys.readouterr().out.count("window(N=64), own - none") == 2
 
 
 def test_controls_need_two_works(tmp_path: Path) -> None:
