@@ -31,7 +31,7 @@ import torch
 from contextlab import grammar
 from contextlab.errors import UserError
 from contextlab.harness.identity import hardware
-from contextlab.harness.labels import of_result
+from contextlab.harness.labels import of_result, whole
 from contextlab.harness.runner import bench
 from contextlab.harness.store import lines, read_result
 from contextlab.harness.stored import Result
@@ -102,6 +102,8 @@ def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
             of_result(result),
             backbone=result.backbone,
             context=result.context,
+            dtype=result.provenance.dtype,
+            seed=result.provenance.seed,
             limit=limit,
             data=data,
             out=out,
@@ -120,7 +122,7 @@ def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
         largest = max([largest, *(value for value in apart.values() if value < math.inf)])
         agreeing += not over
         differences |= {f"{name}: {key}": values for key, values in over.items()}
-    about = {"run": str(run), "method": result.method, "task": of_result(result)}
+    about = {"run": str(run), "method": whole(result), "task": of_result(result), "context": result.context}
     return {**about, "records": len(again), "equal": agreeing, "largest": largest, "differences": differences}
 
 

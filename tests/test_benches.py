@@ -353,16 +353,16 @@ def test_compiled_steps(bench: Any) -> None:
 def test_stored_runs_again(bench: Any, tmp_path: Path) -> None:
     run_bench("window(N=16),sliding(N=16)", "wikitext(tokens=64)", backbone="tiny-llama", limit=2, out=tmp_path)
     same = bench("rerun", str(tmp_path), "--limit", "2")["runs"]
-    assert {run["method"] for run in same} == {"window", "sliding"}
+    assert {run["method"] for run in same} == {"window(N=16)", "sliding(N=16)"}
     assert all(run["records"] == run["equal"] == 2 and run["largest"] == 0 for run in same)
     path = next(tmp_path.glob("window*/examples.jsonl"))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["record"]["nats"] *= 1.001
     path.write_text("".join(seals.sealed(line, line=True) + "\n" for line in lines))
     changed = {run["method"]: run for run in bench("rerun", str(tmp_path), "--limit", "2", "--every")["runs"]}
-    assert changed["sliding"]["equal"] == 2
-    assert changed["window"]["equal"] == 1
-    assert list(changed["window"]["differences"]) == [f"{lines[0]['id']}: nats"]
+    assert changed["sliding(N=16)"]["equal"] == 2
+    assert changed["window(N=16)"]["equal"] == 1
+    assert list(changed["window(N=16)"]["differences"]) == [f"{lines[0]['id']}: nats"]
 
 
 def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench: Any, tmp_path: Path) -> None:
