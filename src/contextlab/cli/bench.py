@@ -129,8 +129,7 @@ def _print(results: Results, out: Path) -> None:
     screen = console()
     for note in results.notes:
         screen.print(f"\n{note}")
-    named = [(labels.of_result(run), run.data.sha256) for run in results.runs]
-    tasks = [labels.with_data(task, sha256, {data for name, data in named if name == task}) for task, sha256 in named]
+    tasks = labels.apart([(labels.of_result(run), run.data.sha256) for run in results.runs])
     for task in dict.fromkeys(tasks):
         screen.print(f"\n{task}\n")
         of_task = [run for run, other in zip(results.runs, tasks, strict=True) if other == task]

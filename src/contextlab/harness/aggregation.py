@@ -16,6 +16,7 @@ from contextlab.harness.stored import (
     PHASES,
     CallCost,
     Costs,
+    Data,
     ExampleLine,
     Parameters,
     Phase,
@@ -98,7 +99,7 @@ def result_of(
             history=case.options.history,
             tokens=case.options.tokens,
             backbone=method.backbone.name,
-            data=case.data.model_copy(update={"skipped": _skipped(lines)}),
+            data=_data_of(case.data, lines),
             parameters=_parameters(method),
             max_context=method.capabilities.max_context,
             own_window=method.backbone.own_window,
@@ -131,7 +132,7 @@ def summarised(result: Result, protocol: Protocol, lines: Sequence[ExampleLine],
     """
     metrics = protocol.summarise([line.record for line in lines])
     fields: dict[str, object] = {
-        "data": result.data.model_copy(update={"examples": len(lines), "skipped": _skipped(lines)}),
+        "data": _data_of(result.data, lines),
         "measure": protocol.measure or Measure(next(iter(metrics))),
         "metrics": metrics,
         "cost": costs(lines, peaks).model_copy(update={"train": result.cost.train}),
@@ -200,8 +201,10 @@ def mean_size(lines: Sequence[ExampleLine]) -> StateSize | None:
     )
 
 
-def _skipped(lines: Sequence[ExampleLine]) -> int:
-    return sum(line.quality is None for line in lines)
+def _data_of(data: Data, lines: Sequence[ExampleLine]) -> Data:
+    """The data of a run with the numbers of its finished examples."""
+    skipped = sum(line.quality is None for line in lines)
+    return data.model_copy(update={"examples": len(lines), "skipped": skipped})
 
 
 def _parameters(method: AnyMethod) -> Parameters:

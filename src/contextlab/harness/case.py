@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
@@ -119,10 +118,7 @@ def cases(
 
 def labels_of(on_tasks: Sequence[TaskCase]) -> list[str]:
     """The labels of tasks in tables, with a digest of their data where another one has the same label."""
-    data: dict[str, set[str]] = defaultdict(set)
-    for case in on_tasks:
-        data[case.label].add(case.dataset.sha256)
-    return [labels.with_data(case.label, case.dataset.sha256, data[case.label]) for case in on_tasks]
+    return labels.apart([(case.label, case.dataset.sha256) for case in on_tasks])
 
 
 def controls_of(names: str | Sequence[str]) -> list[Control]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from contextlab import grammar
@@ -38,6 +39,14 @@ def of_run(result: Result, settings: Mapping[str, Any]) -> str:
 def with_data(task: str, sha256: str, digests: Collection[str]) -> str:
     """The label of a task, with a digest of its data where tasks of this label have several."""
     return f"{task} data={sha256[:8]}" if len(digests) > 1 else task
+
+
+def apart(tasks: Sequence[tuple[str, str]]) -> list[str]:
+    """Labels of tasks, each with the digest of its data, as they stand beside each other (`with_data`)."""
+    digests: dict[str, set[str]] = defaultdict(set)
+    for task, sha256 in tasks:
+        digests[task].add(sha256)
+    return [with_data(task, sha256, digests[task]) for task, sha256 in tasks]
 
 
 def by_settings(result: Result) -> str:

@@ -254,9 +254,10 @@ class _Reader:
         if answer.isdecimal():
             place = int(answer[:9])
         if not 0 <= place < len(options):
+            quoted = " (a text in quotes, as it is a number itself)" if answer in options else ""
             raise row.fault(
                 column,
                 f"is '{short(answer)}', which is no option: write the text of one, its letter, or its number from 0"
-                + " (a text in quotes, as it is a number itself)" * (numbered and answer in options),
+                f"{quoted}",
             )
         return options[place]

@@ -279,13 +279,13 @@ class QuestionProtocol(Protocol):
     def _filled(self, question: Question, after_context: bool, closing: str) -> str:
         """The form of a question with its text, options and the given beginning of its answer."""
         form = self.after_context if after_context else self.alone
-        options = "\n".join(f"{letters(number)}. {option}" for number, option in enumerate(question.options))
+        options = "\n".join(f"{_letters(number)}. {option}" for number, option in enumerate(question.options))
         return form.format(text=question.text, options=options) + closing + question.prefix
 
 
-def letters(number: int) -> str:
+def _letters(number: int) -> str:
     """The letters of an option by its number from 0: A to Z, then AA, AB and so on."""
-    before = letters(number // len(LETTERS) - 1) if number >= len(LETTERS) else ""
+    before = _letters(number // len(LETTERS) - 1) if number >= len(LETTERS) else ""
     return before + LETTERS[number % len(LETTERS)]
 
 

@@ -67,8 +67,8 @@ def page(
     about = overview(frame, names, baseline)
     first = frame.drop_duplicates("run")
     rows = track(runs_of(first), "runs", console=Console(stderr=True), transient=True, disable=not progress)
-    measures = frame[frame["measure"]].set_index("run")["metric"]
-    blocks = {f"run-{n}": _examples(row.folder, row.examples, measures[row.run]) for n, row in enumerate(rows)}
+    measures: dict[str, str] = dict(frame.loc[frame["measure"], ["run", "metric"]].itertuples(index=False))
+    blocks = {f"run-{n}": _examples(row.folder, row.examples, measures.get(row.run, "")) for n, row in enumerate(rows)}
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
