@@ -1,10 +1,11 @@
-"""What methods predict behind a document's own history, another's and none, on documents that training held back.
+"""What methods predict after a document's own history, another's and none, on documents that training held back.
 
-Every text is a history and a segment that is scored behind it, as in the validation of a training run, of which this is
-the same code. `share` is that of full attention's gain over cold windows. Methods that have learned a domain are
+Every text is a history and a segment that is scored after it, as in the validation of a training run, of which this is
+the same code. `share` is that of full attention's gain over cold windows. `none` is the loss of the same segments from
+an empty state, so that wrong - none is the harm of another document's history. Methods that have learned a domain are
 compared with adapted twins, which stand in the same table: `share_of_twins` is (window - method) / (window - full) with
-both twins behind the same histories, where they are named. `flops` of the scored segment behind one history and
-`state_bytes` in front of it are those of the method's formula.
+both twins after the same histories, where they are named. `flops` of the scored segment after one history and
+`state_bytes` before it are those of the method's formula.
 
     python benches/shares.py DIR 'evalm(remote_bias=-2)' sliding --twins 'window(weights=A)' 'full(weights=B)'
 """
@@ -28,7 +29,7 @@ from contextlab.training.validation import Validator
 
 
 def cost(method: AnyMethod, history: int, scored: int) -> dict[str, int | None]:
-    """FLOPs of a scored segment behind its history, and bytes of the state between them, by arithmetic."""
+    """FLOPs of a scored segment after its history, and bytes of the state between them, by arithmetic."""
     formula = method.formula()
     if formula is None:
         return {"flops": None, "state_bytes": None}
@@ -62,6 +63,7 @@ def main() -> None:
         line = validator().line()
         references = validator.references
         measures = {key: value for key, value in line.items() if key != "seconds"}
+        measures["none"] = validator.without_history()
         rows.append({"method": name, **measures, **cost(method, options.history, options.scored)})
     if options.twins:
         window, full = rows[-2]["loss"], rows[-1]["loss"]

@@ -1,22 +1,25 @@
-"""The contrast objective: predict a document better from its own memory than from another document's.
+"""Objectives that compare the memory of a document with another document's.
 
 A loss alone is lowered most easily by learning the domain, which another document's memory serves as well; only the
-difference of the two measures what was learned from this document.
+difference of the two measures what was learned from this document. A part of this difference can be harm, which
+another document's memory does beside no memory at all.
 
 Legend: B rows, T tokens of a segment.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import pydantic
+import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import relu, softplus
 
 from contextlab.config import Config
 from contextlab.errors import UserError
-from contextlab.method import S, State
+from contextlab.method import Prediction, S, State
 from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
 from contextlab.training.streams import Batch
 
@@ -32,10 +35,19 @@ class ContrastConfig(ObjectiveConfig):
     weight: pydantic.PositiveFloat = 20.0
 
 
-class Contrast(Objective):
-    """own + softplus(weight (own - other)) per row, for the same tokens after the own and the next row's state."""
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class HarmConfig(ObjectiveConfig):
+    """Settings of the harm objective.
 
-    Config: ClassVar[type[Config]] = ContrastConfig
+    Attributes:
+        weight: of the harm beside the own loss, both in nats per token.
+    """
+
+    weight: pydantic.PositiveFloat = 1.0
+
+
+class Compared(Objective):
+    """own + penalty(own, other) per row, losses of the same tokens after the own and the next row's state."""
 
     def __call__(self, state: State, batch: Batch) -> Outcome:
         """Learn from the batch twice; rows without a history count with their own loss alone.
@@ -45,17 +57,48 @@ class Contrast(Objective):
         """
         rows = len(batch.lengths_B)
         if rows < 2:
-            raise UserError("The objective contrast needs another row's memory: use --rows 2 or more.")
+            raise UserError("The objective needs another row's memory: use --rows 2 or more.")
         others = of_next_rows(state)
         state, own = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
         _, other = self.method.learn(others, batch.tokens_BT, batch.lengths_B)
-        counted_B = batch.counted_BT.sum(1)
-        own_B, other_B = (
-            -(prediction.logprobs_BT * batch.counted_BT).sum(1) / counted_B.clamp(min=1) for prediction in (own, other)
-        )
-        contrast_B = contrast(own_B, other_B, self.config.weight).masked_fill(batch.fresh_B.to(own_B.device), 0.0)
-        loss = ((own_B + contrast_B) * counted_B).sum() * batch.scale
+        own_B, other_B, counted_B = row_losses(own, batch), row_losses(other, batch), batch.counted_BT.sum(1)
+        penalty_B = self.penalty(own_B, other_B, batch).masked_fill(batch.fresh_B.to(own_B.device), 0.0)
+        loss = ((own_B + penalty_B) * counted_B).sum() * batch.scale
         return Outcome(state, loss, (own_B.detach() * counted_B).sum() * batch.scale)
+
+    @abstractmethod
+    def penalty(self, own_B: Tensor, other_B: Tensor, batch: Batch) -> Tensor:
+        """What is added to the own loss, in nats per token, for every row; not counted where a row begins a text."""
+
+
+class Contrast(Compared):
+    """own + softplus(weight (own - other)): the own memory is to predict better than another's."""
+
+    Config: ClassVar[type[Config]] = ContrastConfig
+
+    def penalty(self, own_B: Tensor, other_B: Tensor, batch: Batch) -> Tensor:
+        """softplus(weight (own - other))."""
+        return contrast(own_B, other_B, self.config.weight)
+
+
+class Harm(Compared):
+    """own + weight max(0, other - none): another's memory is to predict no worse than an empty one."""
+
+    Config: ClassVar[type[Config]] = HarmConfig
+
+    def penalty(self, own_B: Tensor, other_B: Tensor, batch: Batch) -> Tensor:
+        """weight max(0, other - none), where nothing is learned from the loss after an empty memory."""
+        with torch.no_grad():
+            empty = self.method.start(len(batch.lengths_B))
+            none_B = row_losses(self.method.learn(empty, batch.tokens_BT, batch.lengths_B)[1], batch)
+        penalty_B: Tensor = self.config.weight * relu(other_B - none_B)
+        return penalty_B
+
+
+def row_losses(prediction: Prediction, batch: Batch) -> Tensor:
+    """Nats per token that counts, as `loss_B`."""
+    counted_BT = batch.counted_BT
+    return -(prediction.logprobs_BT * counted_BT).sum(1) / counted_BT.sum(1).clamp(min=1)
 
 
 def of_next_rows(state: S) -> S:

@@ -8,7 +8,7 @@ from contextlab.method import AnyMethod
 from contextlab.training.answers import Answers
 from contextlab.training.attention_fit import AttentionFit
 from contextlab.training.chunks import Completion, Reconstruction
-from contextlab.training.contrast import Contrast
+from contextlab.training.contrast import Contrast, Harm
 from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import LanguageModel, Objective
 from contextlab.training.teacher import Teacher
@@ -17,6 +17,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "lm": LanguageModel,
     "teacher": Teacher,
     "contrast": Contrast,
+    "harm": Harm,
     "reconstruction": Reconstruction,
     "completion": Completion,
     "answers": Answers,

@@ -172,6 +172,10 @@ class Validator:
             documents=len(set(self.documents)),
         )
 
+    def without_history(self) -> float:
+        """Nats per token of what is scored, read by the method from an empty state."""
+        return self._loss(self.method, lambda: False, cold=True)
+
     def _parts(self, stops: Callable[[], bool]) -> Iterator[Tensor]:
         """Numbers of the texts that are read side by side, as `text_R`, until the user asks to stop."""
         for text_R in torch.arange(len(self.documents)).split(self._rows):
