@@ -114,6 +114,21 @@ def test_loading_in_python_means_the_same(folder: Path) -> None:
     assert loaded.read(loaded.start(), tokens)[1] is not None
 
 
+@pytest.mark.parametrize(
+    "text", ["longmem(init=difference,reduction=1,rank=2,weights=none)", "retrieval(rank=2,weights=none)"]
+)
+def test_what_has_not_learned_is_the_same_whatever_was_drawn_before(text: str, tmp_path: Path) -> None:
+    """A state that one program has saved fits the method that the next one loads."""
+    before = contextlab.load(text, "tiny-llama", device="cpu")
+    torch.rand(3)
+    drawn = torch.random.get_rng_state()
+    after = contextlab.load(text, "tiny-llama", device="cpu")
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    state, _ = before.read(before.start(), torch.arange(40)[None])
+    state.save(tmp_path / "state")
+    assert torch.equal(after.load_state(tmp_path / "state").length_B, state.length_B)
+
+
 OF_LONGMEM = {"N": 64, "K": 16, "csz": 8, "M": 128, "reduction": 1}
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contextlab import grammar, registry, trained
+from contextlab import grammar, process, registry, trained
 from contextlab.config import MethodConfig
 from contextlab.errors import UserError, short, unknown
 from contextlab.trained import Trained
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FORM, PAPER = "form", "paper"
 """The setting, and its only value, that says of a method that its own defaults are meant."""
+FRESH_SEED = 67280421310721
+"""The seed with which torch starts in a new process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +115,17 @@ class NamedMethod:
         settings = {**self.config.as_dict(), "weights": "none"} if self.weights is not None else self.config.as_dict()
         return NamedMethod(self.name, self.kind, self.kind.Config.parse(settings, self.name))
 
+    def fresh(self, backbone: Backbone) -> AnyMethod:
+        """The method on a backbone; what it has not learned is random, and the same whatever was drawn before.
+
+        Raises:
+            UserError: as `build`.
+        """
+        with process.seeded(FRESH_SEED, str(backbone.device)):
+            return self.build(backbone)
+
     def build(self, backbone: Backbone) -> AnyMethod:
-        """The method on a backbone.
+        """The method on a backbone, with new random numbers for what it has not learned.
 
         Raises:
             UserError: when settings or weights do not fit the backbone, or the memory.
@@ -242,4 +253,4 @@ def load(
     named = single(method, settings)
     model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
     model = model.compiling() if compile else model
-    return named.on(model).build(model)
+    return named.on(model).fresh(model)

@@ -205,7 +205,9 @@ def test_a_condition_on_metrics_leaves_no_run_out(tmp_path: Path) -> None:
 
 def test_where_runs_are_chosen_they_keep_their_measure(tmp_path: Path) -> None:
     stored(tmp_path, runs())
-    with pytest.raises(UserError, match="have all their metrics: choose metrics with --metric"):
+    with pytest.raises(
+        UserError, match="leave the condition on metric out; table and plot choose metrics with --metric"
+    ):
         selection_of([tmp_path], ["metric=word*"])
     for by_metric in (True, False):
         results = selection_of([tmp_path], ["value>10"], by_metric=by_metric).results

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contextlab import grammar, naming, process, registry, trained
+from contextlab import grammar, naming, registry, trained
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Task
 from contextlab.config import Config, alike
@@ -17,9 +17,6 @@ from contextlab.harness import labels
 from contextlab.harness.labels import WeightsName
 from contextlab.method import AnyMethod
 from contextlab.naming import Meaning, NamedMethod
-
-FRESH_SEED = 67280421310721
-"""The seed with which torch starts in a new process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,18 +183,11 @@ def built(methods: Iterable[NamedMethod], backbone: Backbone) -> list[BuiltMetho
     Raises:
         UserError: when settings or weights do not fit the backbone, or the memory.
     """
-    labelled: dict[str, BuiltMethod] = {}
+    by_label: dict[str, BuiltMethod] = {}
     for named in methods:
-        method = _built(named, backbone)
-        labelled.setdefault(method.label, method)
-    return list(labelled.values())
-
-
-def _built(named: NamedMethod, backbone: Backbone) -> BuiltMethod:
-    # What a method has not learned is random, and the same whichever methods are beside it.
-    with process.seeded(FRESH_SEED, str(backbone.device)):
-        method = named.build(backbone)
-    return labelled(named.name, method)
+        method = labelled(named.name, named.fresh(backbone))
+        by_label.setdefault(method.label, method)
+    return list(by_label.values())
 
 
 def labelled(name: str, method: AnyMethod) -> BuiltMethod:

@@ -292,7 +292,10 @@ def selection_of(
         UserError: when a folder has no results or a broken one, for a wrong condition, or when no run is left.
     """
     if not by_metric and any(_parsed(condition)[0] == METRIC for condition in conditions):
-        raise UserError("--where chooses runs here, which have all their metrics: choose metrics with --metric.")
+        raise UserError(
+            "--where chooses runs here, which have all their metrics: leave the condition on metric out; table and "
+            "plot choose metrics with --metric."
+        )
     copies = list({result.folder: result for folder in folders for result in summaries(folder)}.values())
     unfinished_runs = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
     results = once(copies)
