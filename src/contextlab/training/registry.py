@@ -11,6 +11,7 @@ from contextlab.training.chunks import Completion, Reconstruction
 from contextlab.training.contrast import Contrast, Harm
 from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import LanguageModel, Objective
+from contextlab.training.state_fit import StateFit
 from contextlab.training.teacher import Teacher
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -22,6 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "completion": Completion,
     "answers": Answers,
     "attention": AttentionFit,
+    "states": StateFit,
 }
 
 

@@ -76,7 +76,7 @@ class LeastSquaresFit:
         row_nt = (steps_t > 0) & (steps_t < lengths_n.to(steps_t.device)[:, None])
         if not bool((lengths_n > 1).any()):
             return list(before)
-        with_chunk = self._after_chunk(state.fork(len(texts)), tokens_nt)
+        with_chunk = after_context(self.plain, state.fork(len(texts)), tokens_nt, self.targets)
         return self._regressions(tokens_nt, row_nt, with_chunk, before, tokens_1T.shape[1])
 
     def _studied(self, state: LocalState, number: int) -> list[list[int]]:
@@ -92,17 +92,6 @@ class LeastSquaresFit:
     def studied(self) -> list[int]:
         """Tokens of every text of self-study."""
         return [len(prompt) + self.written for prompt in self.prompts]
-
-    def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
-        """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""
-        with_chunk: list[Tensor] = []
-
-        def leave(_i: int, _x_ntI: Tensor, hidden_ntC: Tensor) -> None:
-            with_chunk.append(hidden_ntC)
-
-        with observed(self.targets, leave):
-            self.plain.forward(state, tokens_nt, self.plain.local.layout(state, tokens_nt.shape[1]))
-        return with_chunk
 
     def _regressions(
         self, tokens_nt: Tensor, row_nt: Tensor, with_chunk: Sequence[Tensor], before: Sequence[Written], position: int
@@ -135,3 +124,15 @@ class LeastSquaresFit:
             # Models that learn positions see these texts where they are after the chunk: the chunk alone differs.
             self.backbone.forward(tokens_nt, position_nt + position, reader)
         return after
+
+
+def after_context(full: Full, state: LocalState, tokens_nt: Tensor, targets: list[Target]) -> list[Tensor]:
+    """`hidden_ntC` after the block of every layer, as the plain backbone computes it after a context."""
+    states: list[Tensor] = []
+
+    def leave(_i: int, _x_ntI: Tensor, hidden_ntC: Tensor) -> None:
+        states.append(hidden_ntC)
+
+    with observed(targets, leave):
+        full.forward(state, tokens_nt, full.local.layout(state, tokens_nt.shape[1]))
+    return states

@@ -155,11 +155,4 @@ def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
     higher = [target for target in targets.find(backbone, config.modules) if target.depth >= first]
     if not higher:
         raise UserError(f"modules={config.modules} names no layer from first_layer={first} on: choose a lower one.")
-    if len({target.depth for target in higher}) < len(higher):
-        raise UserError(f"modules={config.modules} names several layers of a block: name one whose output is added.")
-    if not targets.is_added(backbone, higher):
-        raise UserError(
-            f"{backbone.name} changes the outputs of modules={config.modules} before it adds them to its residual "
-            "stream: name other layers, or use another backbone."
-        )
-    return higher
+    return targets.added_alone(backbone, higher)

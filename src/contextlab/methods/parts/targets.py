@@ -89,6 +89,23 @@ def find(backbone: Backbone, pattern: str) -> list[Target]:
     return matching
 
 
+def added_alone(backbone: Backbone, targets: list[Target]) -> list[Target]:
+    """The layers, when each is the only one of its block and its output is added to the residual stream as it is.
+
+    Raises:
+        UserError: when they are not.
+    """
+    names = ", ".join(dict.fromkeys(target.name.split(f".{target.depth}.", 1)[1] for target in targets))
+    if len({target.depth for target in targets}) < len(targets):
+        raise UserError(f"modules name several layers of a block ({names}): name one whose output is added.")
+    if not is_added(backbone, targets):
+        raise UserError(
+            f"{backbone.name} changes the outputs of modules={names} before it adds them to its residual stream: name "
+            "other layers, or use another backbone."
+        )
+    return targets
+
+
 def is_added(backbone: Backbone, targets: list[Target]) -> bool:
     """Whether the outputs of layers are added to the residual stream as they are, so that a change of them changes the
     states that leave their block by as much. The lowest is looked at.
