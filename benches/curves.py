@@ -1,8 +1,8 @@
 """Training runs as one JSON object: what each has learned from how many tokens, finished or not.
 
-`validations` has one record per validation of a run: nats per token behind a document's own history, how much worse
-another document's history is (`content_gain`, with its standard error), and the share of full attention's gain over
-cold windows. `runs` has the speed of every run, the median over its steps.
+`validations` has one record per validation of a run: nats per token after a document's own history, another's and none,
+how much worse another document's history is (`content_gain`, with its standard error), and the share of full
+attention's gain over cold windows. `runs` has the speed of every run, the median over its steps.
 
     python benches/curves.py runs/longmem runs/window > results/benches/training.json
 
@@ -23,7 +23,7 @@ from contextlab import grammar, registry
 from contextlab.harness.identity import hardware
 from contextlab.training.run import CURVE, RUN
 
-MEASURES = ("loss", "wrong", "content_gain", "content_error", "share", "window", "full")
+MEASURES = ("loss", "wrong", "none", "content_gain", "content_error", "share", "window", "full")
 
 
 def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -35,10 +35,10 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     steps = [line for line in lines if "seconds" in line]
     tokens = [line["tokens"] for line in steps]
     speeds = [(end - begin) / line["seconds"] for begin, end, line in zip([0, *tokens], tokens, steps, strict=False)]
+    measured = [(line["tokens"], line["validation"]) for line in lines if "validation" in line]
     validations = [
-        {"run": name, "tokens": line["tokens"], **{key: line["validation"][key] for key in MEASURES}}
-        for line in lines
-        if "validation" in line
+        {"run": name, "tokens": count, **{key: validation[key] for key in MEASURES if key in validation}}
+        for count, validation in measured
     ]
     return validations, {
         "run": name,

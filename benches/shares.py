@@ -63,7 +63,6 @@ def main() -> None:
         line = validator().line()
         references = validator.references
         measures = {key: value for key, value in line.items() if key != "seconds"}
-        measures["none"] = validator.without_history()
         rows.append({"method": name, **measures, **cost(method, options.history, options.scored)})
     if options.twins:
         window, full = rows[-2]["loss"], rows[-1]["loss"]

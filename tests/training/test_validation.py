@@ -35,7 +35,7 @@ def validator(method: Any, built: Corpus, **changed: Any) -> Validator:
 def test_a_window_gains_nothing_and_is_where_the_share_begins(built: Corpus) -> None:
     validation = validator(Window(tiny(), WindowConfig(N=32)), built)()
     assert (validation.content_gain, validation.content_error) == (0.0, 0.0)
-    assert validation.loss == validation.wrong == pytest.approx(validation.window)
+    assert validation.loss == validation.wrong == validation.none == pytest.approx(validation.window)
     assert validation.share is None or validation.share == pytest.approx(0.0, abs=1e-6)
 
 
@@ -57,6 +57,8 @@ def test_the_gain_is_what_the_own_history_gives(built: Corpus) -> None:
             losses.append(-float(method.read(state, validate.scored_BS[row][None])[1][:, 1:].double().mean()))
         gains.append(losses[1] - losses[0])
     validation = validate()
+    _, logprobs_BS = method.read(method.start(rows), validate.scored_BS)
+    assert validation.none == pytest.approx(-float(logprobs_BS[:, 1:].double().mean()), abs=1e-5)
     assert validation.content_gain == pytest.approx(statistics.fmean(gains), abs=1e-5)
     assert len(set(validate.documents)) == rows == validation.documents
     assert validation.content_error == pytest.approx(statistics.stdev(gains) / rows**0.5, abs=1e-5)
@@ -115,7 +117,7 @@ def test_no_more_texts_are_read_side_by_side_than_a_step_reads(
     for method, expected in zip(methods, at_once, strict=True):
         validation = validator(method, built, rows=rows)()
         assert max(sizes) == rows < validation.documents == expected.documents
-        for name in ("loss", "wrong", "content_gain", "content_error", "window", "full"):
+        for name in ("loss", "wrong", "none", "content_gain", "content_error", "window", "full"):
             assert getattr(validation, name) == pytest.approx(getattr(expected, name), abs=1e-5)
 
 

@@ -1,9 +1,10 @@
 """Validation on held-back documents: loss, what the own history gives above another's, and the share of full attention.
 
 Every text is a history and a segment that is scored after it. After its own history the loss is that of the method;
-after another document's it is what the method has learned of the domain; the difference is what it got from this
-document. The windows of equal length that the share is measured from start cold at the scored segment. Reconstruction
-scores the end of the history once more, from the memory alone, and full attention has it in view.
+after another document's it is what the method has learned of the domain, and the harm of that history beside none; the
+difference of the two is what it got from this document. The windows of equal length that the share is measured from
+start cold at the scored segment. Reconstruction scores the end of the history once more, from the memory alone, and
+full attention has it in view.
 
 The texts of one document depend on each other, so that standard errors count documents.
 
@@ -52,6 +53,8 @@ class Validation:
         full: loss of full attention.
         seconds: it took.
         documents: different documents that were read; None in what an earlier version has written.
+        none: loss after no history, of the same weights: wrong - none is the harm of another document's history; None
+            in what an earlier version has written.
     """
 
     loss: float
@@ -63,6 +66,7 @@ class Validation:
     full: float
     seconds: float
     documents: int | None = None
+    none: float | None = None
 
     def line(self) -> dict[str, Any]:
         """As a line of the curve."""
@@ -128,7 +132,7 @@ class Validator:
     @property
     def tokens(self) -> int:
         """Tokens that one validation reads."""
-        return self.history_BH.numel() + 2 * self.scored_BS.numel()
+        return self.history_BH.numel() + 3 * self.scored_BS.numel()
 
     def every(self, settings: TrainConfig) -> int:
         """Tokens between two validations."""
@@ -158,6 +162,7 @@ class Validator:
             before_R = (text_R - 1) % len(own_B)  # texts whose other history these are
             own_B[text_R] = self._scored(self.method, state, text_R)
             wrong_B[before_R] = self._scored(self.method, state, before_R)
+        none = self._loss(self.method, stops, cold=True)
         gains = (own_B - wrong_B).tolist()
         loss = -float(own_B.mean())
         return Validation(
@@ -170,11 +175,8 @@ class Validator:
             full=full_loss,
             seconds=time.perf_counter() - started,
             documents=len(set(self.documents)),
+            none=none,
         )
-
-    def without_history(self) -> float:
-        """Nats per token of what is scored, read by the method from an empty state."""
-        return self._loss(self.method, lambda: False, cold=True)
 
     def _parts(self, stops: Callable[[], bool]) -> Iterator[Tensor]:
         """Numbers of the texts that are read side by side, as `text_R`, until the user asks to stop."""
