@@ -42,6 +42,9 @@ def main() -> None:
     parser.add_argument("corpus", help="that the methods were trained on, or another one")
     parser.add_argument("methods", nargs="+", help="as for contextlab bench")
     parser.add_argument("--twins", nargs=2, metavar=("WINDOW", "FULL"), help="adapted without memory")
+    parser.add_argument(
+        "--references", nargs=2, type=float, metavar=("WINDOW", "FULL"), help="losses that a run has measured already"
+    )
     parser.add_argument("--backbone", default="smollm2-135m")
     parser.add_argument("--documents", type=int, default=3)
     parser.add_argument("--history", type=int, default=6144)
@@ -52,7 +55,7 @@ def main() -> None:
     sizes = {name: getattr(options, name) for name in ("documents", "history", "scored")}
     settings = TrainConfig(tokens=1, **sizes)
     rows: list[dict[str, Any]] = []
-    references = None
+    references = options.references
     for name in [*options.methods, *(options.twins or ())]:
         item = grammar.single(name, "method")
         kind = registry.method_class(item.name)

@@ -300,6 +300,10 @@ def test_shares(bench: Any, tmp_path: Path) -> None:
     # A segment of the window's length from an empty state is read alike by both, and is what the share counts from.
     assert rows[1]["none"] == pytest.approx(rows[2]["none"]) == pytest.approx(rows[2]["window"])
     assert rows[1]["none"] != pytest.approx(rows[1]["loss"])
+    known = bench(
+        "shares", str(tmp_path), "full", *sizes, "--references", *(str(rows[1][name]) for name in ("window", "full"))
+    )
+    assert known["shares"][0] == {key: value for key, value in rows[1].items() if key != "share_of_twins"}
 
 
 def test_draws(bench: Any, tmp_path: Path) -> None:
