@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,23 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 
 def weights(training: Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in training.parameters])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["lm", "contrast", "harm"])
+def test_a_step_leaves_no_graph_behind(name: str, recompute: bool, built: Corpus) -> None:
+    """What is not followed back must not be kept either, step after step."""
+    method = EVALM(tiny("tiny-llama"), EVALMConfig(W=16, c=4, rank=2, remote_bias=-1.0, weights="none"))
+    settings = options(segment=16, recompute=recompute)
+    streams = Streams(built, built.training, 2, 16, 0)
+    training = Trainer(method, streams, registry.named_objective(name, method, built), settings)
+    gc.collect()
+    before = {id(item) for item in gc.get_objects() if torch.is_tensor(item)}
+    for _ in range(3):
+        training.step()
+    gc.collect()
+    left = [item for item in gc.get_objects() if torch.is_tensor(item) and id(item) not in before]
+    assert not [item for item in left if item.grad_fn is not None]
 
 
 def test_the_first_step_follows_the_mean_over_the_tokens(built: Corpus) -> None:

@@ -13,13 +13,12 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import pydantic
-import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from contextlab.config import Config
 from contextlab.errors import UserError
-from contextlab.method import Prediction, S, State
+from contextlab.method import S, State
 from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
 from contextlab.training.streams import Batch
 
@@ -61,7 +60,8 @@ class Compared(Objective):
         others = of_next_rows(state)
         state, own = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
         _, other = self.method.learn(others, batch.tokens_BT, batch.lengths_B)
-        own_B, other_B, counted_B = row_losses(own, batch), row_losses(other, batch), batch.counted_BT.sum(1)
+        own_B, other_B = (row_losses(prediction.logprobs_BT, batch) for prediction in (own, other))
+        counted_B = batch.counted_BT.sum(1)
         penalty_B = self.penalty(own_B, other_B, batch).masked_fill(batch.fresh_B.to(own_B.device), 0.0)
         loss = ((own_B + penalty_B) * counted_B).sum() * batch.scale
         return Outcome(state, loss, (own_B.detach() * counted_B).sum() * batch.scale)
@@ -88,17 +88,17 @@ class Harm(Compared):
 
     def penalty(self, own_B: Tensor, other_B: Tensor, batch: Batch) -> Tensor:
         """weight max(0, other - none), where nothing is learned from the loss after an empty memory."""
-        with torch.no_grad():
-            empty = self.method.start(len(batch.lengths_B))
-            none_B = row_losses(self.method.learn(empty, batch.tokens_BT, batch.lengths_B)[1], batch)
-        penalty_B: Tensor = self.config.weight * relu(other_B - none_B)
+        empty = self.method.start(len(batch.lengths_B))
+        _, logprobs_BT = self.method.read(empty, batch.tokens_BT, batch.lengths_B)
+        assert logprobs_BT is not None
+        penalty_B: Tensor = self.config.weight * relu(other_B - row_losses(logprobs_BT, batch))
         return penalty_B
 
 
-def row_losses(prediction: Prediction, batch: Batch) -> Tensor:
+def row_losses(logprobs_BT: Tensor, batch: Batch) -> Tensor:
     """Nats per token that counts, as `loss_B`."""
     counted_BT = batch.counted_BT
-    return -(prediction.logprobs_BT * counted_BT).sum(1) / counted_BT.sum(1).clamp(min=1)
+    return -(logprobs_BT * counted_BT).sum(1) / counted_BT.sum(1).clamp(min=1)
 
 
 def of_next_rows(state: S) -> S:
