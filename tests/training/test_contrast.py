@@ -30,6 +30,18 @@ def batch(rows: int, length: int = 16, fresh: bool = False) -> Batch:
     return Batch(tokens_BT, lengths_B, torch.full((rows,), fresh), (0,) * rows, (16,) * rows)
 
 
+def stirred(method: AnyMethod, size: float) -> AnyMethod:
+    """The method with weights moved from where they begin, the same every time."""
+    with torch.no_grad():
+        for parameter in method.learned.parameters():
+            parameter.add_(size * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    return method
+
+
+def histories(rows: int) -> torch.Tensor:
+    return torch.randint(0, 256, (rows, 16), generator=torch.Generator().manual_seed(8))
+
+
 def losses(method: AnyMethod, state: Any, training_batch: Batch) -> torch.Tensor:
     """Mean loss per row behind a state."""
     return -method.learn(state, training_batch.tokens_BT, training_batch.lengths_B)[1].logprobs_BT.mean(1).detach()
@@ -37,12 +49,8 @@ def losses(method: AnyMethod, state: Any, training_batch: Batch) -> torch.Tensor
 
 @pytest.mark.parametrize("weight", [1.0, 20.0])
 def test_contrast_is_own_plus_softplus_of_the_difference(weight: float) -> None:
-    method, training_batch = adapter(), batch(3)
-    history = torch.randint(0, 256, (3, 16), generator=torch.Generator().manual_seed(8))
-    with torch.no_grad():
-        for parameter in method.learned.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
-    state, _ = method.read(method.start(3), history)
+    method, training_batch = stirred(adapter(), 0.05), batch(3)
+    state, _ = method.read(method.start(3), histories(3))
     own, other = losses(method, state, training_batch), losses(method, state.index([1, 2, 0]), training_batch)
     assert float((own - other).abs().max()) > 1e-4
     expected = sum(
@@ -62,12 +70,8 @@ def test_rows_that_begin_a_document_have_nothing_to_compare(name: str) -> None:
 
 @pytest.mark.parametrize("weight", [0.5, 3.0])
 def test_harm_is_what_another_memory_costs_beyond_an_empty_one(weight: float) -> None:
-    method, training_batch = adapter(), batch(4)
-    history = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(8))
-    with torch.no_grad():
-        for parameter in method.learned.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    state, _ = method.read(method.start(4), history)
+    method, training_batch = stirred(adapter(), 0.05), batch(4)
+    state, _ = method.read(method.start(4), histories(4))
     own, other = losses(method, state, training_batch), losses(method, state.index([1, 2, 3, 0]), training_batch)
     none = losses(method, method.start(4), training_batch)
     assert 0 < int((other > none).sum()) < 4, "rows with harm and without are both needed"
@@ -78,22 +82,18 @@ def test_harm_is_what_another_memory_costs_beyond_an_empty_one(weight: float) ->
 
 
 def test_following_harm_makes_another_memory_harmless() -> None:
-    method = adapter()
-    with torch.no_grad():
-        for parameter in method.learned.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    histories, training_batch = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(8)), batch(2)
+    method, training_batch = stirred(adapter(), 0.1), batch(2)
     objective = registry.named_objective("harm(weight=10)", method, BUILT)
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-3)
 
     def harm() -> torch.Tensor:
-        state, _ = method.read(method.start(2), histories)
+        state, _ = method.read(method.start(2), histories(2))
         none = losses(method, method.start(2), training_batch)
         return (losses(method, state.index([1, 0]), training_batch) - none).clamp(min=0).mean()
 
     before = harm()
     for _ in range(30):
-        state, _ = method.learn(method.start(2), histories)
+        state, _ = method.learn(method.start(2), histories(2))
         optimiser.zero_grad()
         objective(state, training_batch).loss.backward()
         optimiser.step()
@@ -103,12 +103,8 @@ def test_following_harm_makes_another_memory_harmless() -> None:
 
 def test_harm_is_not_lowered_by_a_worse_loss_without_memory() -> None:
     config = EVALMConfig(W=8, c=4, sinks=1, rank=4, remote_bias=2.0, weights="none")
-    method = EVALM(tiny("tiny-llama"), config)
-    with torch.no_grad():
-        for parameter in method.learned.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    histories, training_batch = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(8)), batch(2)
-    state, _ = method.read(method.start(2), histories)
+    method, training_batch = stirred(EVALM(tiny("tiny-llama"), config), 0.1), batch(2)
+    state, _ = method.read(method.start(2), histories(2))
     none = losses(method, method.start(2), training_batch)
     parameters = list(method.learned.parameters())
     losses_with_graph = [
