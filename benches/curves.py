@@ -36,13 +36,14 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     tokens = [line["tokens"] for line in steps]
     speeds = [(end - begin) / line["seconds"] for begin, end, line in zip([0, *tokens], tokens, steps, strict=False)]
     measured = [(line["tokens"], line["validation"]) for line in lines if "validation" in line]
+    run_record = {"run": name, "objective": training["objective"]}
     validations = [
-        {"run": name, "tokens": count, **{key: validation[key] for key in MEASURES if key in validation}}
+        {**run_record, "tokens": count, **{key: validation[key] for key in MEASURES if key in validation}}
         for count, validation in measured
     ]
     return validations, {
-        "run": name,
-        **{key: training[key] for key in ("objective", "order", "lr")},
+        **run_record,
+        **{key: training[key] for key in ("order", "lr")},
         "tokens": tokens[-1],
         "of": training["tokens"],
         "tokens_per_second": statistics.median(speeds),
