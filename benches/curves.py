@@ -2,7 +2,8 @@
 
 `validations` has one record per validation of a run: nats per token after a document's own history, another's and none,
 how much worse another document's history is (`content_gain`, with its standard error), and the share of full
-attention's gain over cold windows. `runs` has the speed of every run, the median over its steps.
+attention's gain over cold windows; `weights` are those that it began with. `runs` has the speed of every run, the
+median over its steps.
 
     python benches/curves.py runs/longmem runs/window > results/benches/training.json
 
@@ -36,7 +37,9 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     tokens = [line["tokens"] for line in steps]
     speeds = [(end - begin) / line["seconds"] for begin, end, line in zip([0, *tokens], tokens, steps, strict=False)]
     measured = [(line["tokens"], line["validation"]) for line in lines if "validation" in line]
-    run_record = {"run": name, "objective": training["objective"]}
+    weights = Path(run["settings"].get("weights") or "none")
+    begins = weights.parent.name if weights.suffix else weights.name
+    run_record = {"run": name, "objective": training["objective"], "weights": begins}
     validations = [
         {**run_record, "tokens": count, **{key: validation[key] for key in MEASURES if key in validation}}
         for count, validation in measured

@@ -245,6 +245,9 @@ def test_curves(bench: Any, tmp_path: Path) -> None:
     report = bench("curves", str(tmp_path / "run"))
     assert [line["tokens"] for line in report["validations"]] == [0, 256, 512]
     assert {line["run"] for line in (*report["validations"], *report["runs"])} == {"window(rank=2,N=64)"}
+    assert {(line["objective"], line["weights"]) for part in ("validations", "runs") for line in report[part]} == {
+        ("lm", "none")
+    }
     assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
     train("window(N=64,rank=3)", corpus, out=tmp_path / "other", backbone="tiny-llama", tokens=256, **options)
     (tmp_path / "earlier.json").write_text(json.dumps(report))
@@ -252,8 +255,10 @@ def test_curves(bench: Any, tmp_path: Path) -> None:
     assert [line["run"] for line in both["runs"]] == ["window(rank=2,N=64)", "window(rank=3,N=64)"]
     (tmp_path / "earlier.json").write_text(json.dumps(both))
     assert bench("curves", "--earlier", str(tmp_path / "earlier.json"), str(tmp_path / "other")) == both
-    train("window(N=64,rank=2)", corpus, out=tmp_path / "seed", backbone="tiny-llama", tokens=256, seed=3, **options)
+    later = f"window(N=64,rank=2,weights={tmp_path / 'run'})"
+    train(later, corpus, out=tmp_path / "seed", backbone="tiny-llama", tokens=256, seed=3, **options)
     seeds = bench("curves", str(tmp_path / "run"), str(tmp_path / "seed"))
+    assert [line["weights"] for line in seeds["runs"]] == ["none", "run"]
     assert [line["run"] for line in seeds["runs"]] == ["window(rank=2,N=64)", "window(rank=2,N=64), seed 3"]
 
 
@@ -281,6 +286,21 @@ def test_stories(bench: Any, tmp_path: Path) -> None:
     (tmp_path / "stories.jsonl").write_text("".join(json.dumps({**line, "context": f"{n} "}) + "\n" for n in range(4)))
     corpus = prepare(str(tmp_path), backbones.load("tiny-llama", device="cpu"))
     assert all(len(entry.answers) == 2 for entry in corpus.documents)
+
+
+def test_intents(bench: Any, tmp_path: Path) -> None:
+    """Every label has one number in a line, and is shown once before a second time; the last text has been shown."""
+    for shots in (0, 12):
+        line = bench("intents", "--tasks", "3", "--labels", "3", "5", "--shots", str(shots))
+        answers = [turn["answer"] for turn in line["turns"]]
+        labels = len(set(answers))
+        assert 3 <= labels <= 5
+        assert set(answers) == {f" {number}" for number in range(labels)} == set(answers[:labels])
+        assert len(answers) == (shots or labels + 1)
+        assert [turn["prompt"].endswith("\nlabel:") for turn in line["turns"]] == [True] * len(answers)
+    (tmp_path / "intents.jsonl").write_text("".join(json.dumps({**line, "context": f"{n} "}) + "\n" for n in range(4)))
+    corpus = prepare(str(tmp_path), backbones.load("tiny-llama", device="cpu"))
+    assert all(len(entry.answers) == 12 for entry in corpus.documents)
 
 
 def test_shares(bench: Any, tmp_path: Path) -> None:
