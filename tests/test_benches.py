@@ -303,6 +303,15 @@ def test_intents(bench: Any, tmp_path: Path) -> None:
     assert all(len(entry.answers) == 12 for entry in corpus.documents)
 
 
+def test_compared(bench: Any, tmp_path: Path) -> None:
+    run_bench("full,window(N=16)", "pg22(tokens=64)", limit=2, out=tmp_path, backbone="tiny-llama")
+    run_bench("window(N=16)", "pg22(tokens=96)", limit=2, out=tmp_path, backbone="tiny-llama")
+    rows = bench("compared", str(tmp_path), "--baseline", "full")["compared"]
+    assert [row["method"] for row in rows if "minus_baseline" in row] == ["window"]
+    full, window = sorted((row for row in rows if "64" in row["task"]), key=lambda row: row["method"])
+    assert window["minus_baseline"]["value"] == pytest.approx(window["value"] - full["value"])
+
+
 def test_shares(bench: Any, tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
