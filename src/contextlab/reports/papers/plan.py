@@ -75,7 +75,7 @@ class Effort:
     @classmethod
     def of(cls, method: str, settings: Mapping[str, Any]) -> Effort:
         """That of a method with these settings."""
-        effort = EFFORTS.get(method, cls())
+        effort = EFFORTS.get(f"{method}(form={settings.get('form')})") or EFFORTS.get(method, cls())
         if effort.window is None:
             return effort
         k, steps = int(settings.get("k", effort.window)), int(settings.get("steps", 1))
@@ -89,7 +89,8 @@ EFFORTS = {
     "sliding": Effort(view=1.5 * PIECE),
     "sinks": Effort(view=PIECE),
     "retrieval": Effort(1.05, 0.5, view=1.5 * PIECE),
-    "longmem": Effort(1.9, 0.6, view=1.5 * PIECE),
+    "longmem": Effort(1.6, 0.9, view=1.5 * PIECE),
+    "longmem(form=paper)": Effort(1.15, view=1.5 * PIECE),
     "memtrm": Effort(1.05, 0.5),
     "trime": Effort(1.2, 0.8),
     "hso": Effort(2.3, cache=3.0, window=25, again=1.9),
