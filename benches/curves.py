@@ -3,7 +3,7 @@
 `validations` has one record per validation of a run: nats per token after a document's own history, another's and none,
 how much worse another document's history is (`content_gain`, with its standard error), and the share of full
 attention's gain over cold windows; `weights` are those that it began with. `runs` has the speed of every run, the
-median over its steps.
+median over its steps, and the mean loss of the last tenth of them.
 
     python benches/curves.py runs/longmem runs/window > results/benches/training.json
 
@@ -48,6 +48,7 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         **run_record,
         **{key: training[key] for key in ("order", "lr")},
         "tokens": tokens[-1],
+        "last_loss": statistics.mean(line["loss"] for line in steps[-max(1, len(steps) // 10) :]),
         "of": training["tokens"],
         "tokens_per_second": statistics.median(speeds),
     }

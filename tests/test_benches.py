@@ -249,6 +249,8 @@ def test_curves(bench: Any, tmp_path: Path) -> None:
         ("lm", "none")
     }
     assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
+    losses = [line["loss"] for line in map(json.loads, (tmp_path / "run" / "curve.jsonl").open()) if "loss" in line]
+    assert report["runs"][0]["last_loss"] == losses[-1]
     train("window(N=64,rank=3)", corpus, out=tmp_path / "other", backbone="tiny-llama", tokens=256, **options)
     (tmp_path / "earlier.json").write_text(json.dumps(report))
     both = bench("curves", "--earlier", str(tmp_path / "earlier.json"), str(tmp_path / "other"))
@@ -289,7 +291,7 @@ def test_stories(bench: Any, tmp_path: Path) -> None:
 
 
 def test_intents(bench: Any, tmp_path: Path) -> None:
-    """Every label has one number in a line, and is shown once before a second time; the last text has been shown."""
+    """Every label has one number in a line, and is shown once before it is shown again."""
     for shots in (0, 12):
         line = bench("intents", "--tasks", "3", "--labels", "3", "5", "--shots", str(shots))
         answers = [turn["answer"] for turn in line["turns"]]
