@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toy_corpus import learner, tiny
+from toy_corpus import learner, options, tiny
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
@@ -18,6 +19,7 @@ from contextlab.methods.window import Window, WindowConfig
 from contextlab.training import registry
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.streams import Batch, Streams
+from contextlab.training.validation import Validator
 
 LINES: list[dict[str, Any]] = [
     {"context": f"The ship {n} is {colour}. " * (1 + n % 3), "prompt": f"Which colour has ship {n}? ", "answer": colour}
@@ -185,3 +187,28 @@ def test_a_wrong_line_is_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=r"Line 1 of .* holds no text: write"):
         prepared(tmp_path, monkeypatch, method.backbone, [line])
+
+
+LONG_LINES = [
+    {**line, "context": f"The ship {n} sails on. " * 9, "answer": f"It is {n}"} for n, line in enumerate(LINES)
+]
+
+
+def test_validation_scores_the_answers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = learner()
+    built = prepared(tmp_path, monkeypatch, method.backbone, LONG_LINES)
+    validate = Validator(method, built, options(history=40, scored=24, documents=2), 32)
+    losses = []
+    for row, document in enumerate(validate.documents):
+        (first_answered, end), tokens = built.documents[document].answers[0], built.piece(document)
+        assert torch.equal(torch.cat((validate.history_BH[row], validate.scored_BS[row])), tokens[end - 64 : end])
+        _, logprobs_BT = method.read(method.start(), tokens[None, end - 64 : end])
+        losses.append(-float(logprobs_BT[0, first_answered - end :].double().mean()))
+    assert validate().loss == pytest.approx(sum(losses) / 2, abs=1e-5)
+
+
+def test_texts_of_a_single_document_must_hold_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = learner()
+    built = prepared(tmp_path, monkeypatch, method.backbone, LONG_LINES[:1])
+    with pytest.raises(UserError, match="no answer among the tokens"):
+        Validator(method, dataclasses.replace(built, held="all"), options(history=20, scored=8), 32)

@@ -6,6 +6,8 @@ difference of the two is what it got from this document. The windows of equal le
 start cold at the scored segment. Reconstruction scores the end of the history once more, from the memory alone, and
 full attention has it in view.
 
+Of documents with answers the answers alone count, as in training, and a text ends with one of them.
+
 The texts of one document depend on each other, so that standard errors count documents.
 
 Legend: B texts, R of these that are read side by side, H tokens of the histories, S tokens that are scored.
@@ -17,7 +19,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
-from contextlab.training.corpus import Corpus
+from contextlab.training.corpus import Corpus, DocumentSpan
 from contextlab.training.options import LOCAL, TrainConfig
 
 SEGMENTS = 2
@@ -91,7 +93,8 @@ class Validator:
         segment: tokens of a segment.
 
     Raises:
-        UserError: when the held-back documents are too short to be cut in two, or fewer than the settings ask for.
+        UserError: when the held-back documents are too short to be cut in two, fewer than the settings ask for, or a
+            text of a document with answers scores none of them.
     """
 
     def __init__(self, method: AnyMethod, corpus: Corpus, settings: TrainConfig, segment: int) -> None:
@@ -113,7 +116,7 @@ class Validator:
         places = [(n, number) for number in range(texts) for n in long]
         read = history + scored
         begins = [
-            (lengths[n] - read) * (number + 1) // (texts + 1)
+            _to_an_answer(corpus.documents[n], (lengths[n] - read) * (number + 1) // (texts + 1), read)
             if len(lengths) > 1
             # Texts of a single document, each other's other memory, do not overlap.
             else number * longest + (longest - read) // 2
@@ -126,6 +129,7 @@ class Validator:
         self.history_BH, self.scored_BS = texts_BT[:, :history], texts_BT[:, history:]
         if self.alone:
             self.scored_BS = self.history_BH[:, -scored:]
+        self._counted_BS = self._counted([corpus.documents[n] for n in self.documents], [n + history for n in begins])
         self._local = min(method.capabilities.segment or min(segment, LOCAL), backbone.max_positions)
         self.references: tuple[float, float] | None = None
 
@@ -178,6 +182,23 @@ class Validator:
             none=none,
         )
 
+    def _counted(self, documents: Sequence[DocumentSpan], begins: Sequence[int]) -> Tensor:
+        """Whether what is scored counts, from these tokens of documents on; in reconstruction all of it does."""
+        scored = self.scored_BS.shape[1]
+        counted_BS = torch.ones(self.scored_BS.shape, dtype=torch.bool)
+        if not self.alone:
+            marks = [entry.marks(begin, begin + scored) for entry, begin in zip(documents, begins, strict=True)]
+            counted_BS = torch.tensor(marks, dtype=torch.bool)
+        # The first token is predicted from the end of the history, whatever the memory.
+        if scored > 1:
+            counted_BS[:, 0] = False
+        for entry, counted_S in zip(documents, counted_BS, strict=True):
+            if not counted_S.any():
+                raise UserError(
+                    f"Validation finds no answer among the tokens that it scores of {entry.name}: set scored to more."
+                )
+        return counted_BS.to(self.scored_BS.device)
+
     def _parts(self, stops: Callable[[], bool]) -> Iterator[Tensor]:
         """Numbers of the texts that are read side by side, as `text_R`, until the user asks to stop."""
         for text_R in torch.arange(len(self.documents)).split(self._rows):
@@ -200,12 +221,16 @@ class Validator:
 
     @torch.no_grad()
     def _scored(self, method: AnyMethod, state: State, text_R: Tensor) -> Tensor:
-        """Mean log-probability of what is scored of each text after a state, float64, on the host."""
+        """Mean log-probability of what counts of each text after a state, float64, on the host."""
         _, logprobs_RS = method.read(state, self.scored_BS[text_R])
         assert logprobs_RS is not None
-        # The first token is predicted from the end of the history, whatever the memory.
-        logprobs_RS = logprobs_RS[:, 1:] if logprobs_RS.shape[1] > 1 else logprobs_RS
-        return logprobs_RS.double().mean(1).cpu()
+        counted_RS = self._counted_BS[text_R]
+        return (logprobs_RS.double().where(counted_RS, 0).sum(1) / counted_RS.sum(1)).cpu()
+
+
+def _to_an_answer(document: DocumentSpan, begin: int, length: int) -> int:
+    """Where a text of so many tokens begins so that it ends with an answer; as it is where the document has none."""
+    return next((end - length for _, end in document.answers if end >= begin + length), begin)
 
 
 def _lengths(longest: int, positions: int, settings: TrainConfig, segment: int, corpus: str) -> tuple[int, int]:
