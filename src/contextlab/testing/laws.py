@@ -232,7 +232,7 @@ def forks(method: AnyMethod) -> None:
 
 
 def rows(method: AnyMethod) -> None:
-    """Rows of a batch do not influence each other, for any lengths and any padding."""
+    """Rows of a batch do not influence each other, for any lengths and any padding, and each holds its own bytes."""
     lengths = torch.tensor([LENGTH, 0, 1, 63, 128, 131, 257])
     text = texts_for(method, len(lengths))
     together = method.read(method.start(len(lengths)), text, lengths)
@@ -252,6 +252,8 @@ def rows(method: AnyMethod) -> None:
         if bool((together[1][row, length:] != 0).any()):
             raise Broken("log-probabilities at padding are not 0")
         same(after[row], read(method, following[row : row + 1], state)[1][0], f"row {row} continues differently")
+        if (held := together[0].row(row).nbytes) != state.nbytes:
+            raise Broken(f"row {row} holds {held} bytes together with others and {state.nbytes} alone")
         own = method.score(state, candidates[row])[0]
         same(scores[row, : len(own), : own.shape[1]], own, f"row {row} scores its candidates differently")
 

@@ -23,30 +23,13 @@ from contextlab.methods.cartridge.config import CartridgeConfig
 from contextlab.methods.cartridge.fit import CartridgeFit
 from contextlab.methods.cartridge.formula import CartridgeFormula
 from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.open_context import OpenContextState
 from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.writing import put
 
 
-@dataclasses.dataclass(frozen=True)
-class CartridgeState(LocalState):
-    """The cartridge with the window after it, and the tokens of a context that has not ended.
-
-    Attributes:
-        tokens_BN: tokens of the context until it ends, right-padded; none of one that has ended.
-        context_B: tokens of the whole context, 0 without one.
-    """
-
-    tokens_BN: Tensor
-    context_B: Tensor
-
-    @property
-    def open_B(self) -> Tensor:
-        """Rows whose context has not ended."""
-        return self.length_B < self.context_B
-
-
-class Cartridge(SegmentMethod[CartridgeConfig, CartridgeState]):
+class Cartridge(SegmentMethod[CartridgeConfig, OpenContextState]):
     """Attends to a window of N tokens, and to p keys and values that have been trained to stand for the context."""
 
     Config = CartridgeConfig
@@ -81,9 +64,9 @@ class Cartridge(SegmentMethod[CartridgeConfig, CartridgeState]):
         context = self._context(ahead)
         return Lengths(context) if context else None
 
-    def begin(self, empty: LocalState, ahead: Lengths | None) -> CartridgeState:
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> OpenContextState:
         """Without tokens."""
-        return CartridgeState(
+        return OpenContextState(
             empty.length_B,
             empty.pending_BC,
             empty.kv,
@@ -92,16 +75,14 @@ class Cartridge(SegmentMethod[CartridgeConfig, CartridgeState]):
             context_B=torch.full_like(empty.length_B, self._context(ahead)),
         )
 
-    def check_state(self, state: CartridgeState) -> None:
+    def check_state(self, state: OpenContextState) -> None:
         """All tokens of a context are there until it ends, and a segment ends with it."""
         super().check_state(state)
         rest_B = state.context_B - state.length_B
-        states.within("context_B", state.context_B, 0, states.MOST)
-        states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
-        states.within("tokens of a context", state.length_B * state.open_B, 0, state.tokens_BN.shape[1])
+        state.check_context(self.backbone.vocab_size)
         states.within("left_B", state.left_B * state.open_B, 0, rest_B.clamp(min=0))
 
-    def step(self, state: CartridgeState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[CartridgeState, Tensor]:
+    def step(self, state: OpenContextState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[OpenContextState, Tensor]:
         """Attend to the cartridge and the window; train where the context ends."""
         ends_B = state.open_B & (state.length_B + lengths_B == state.context_B)
         read, hidden_BtC = super().step(_with_tokens(state, tokens_Bt, lengths_B), tokens_Bt, lengths_B)
@@ -111,7 +92,8 @@ class Cartridge(SegmentMethod[CartridgeConfig, CartridgeState]):
         rows = []
         for b, length in enumerate((state.length_B + lengths_B).tolist()):
             row = read.row(b)
-            tokens_1N = row.tokens_BN[:, :length]
+            # The state of a context that has just ended is not to hold its tokens any more.
+            tokens_1N = read.tokens_BN[b : b + 1, :length]
             if bool(ends_B[b]):
                 row = dataclasses.replace(row, kv=self.fit(tokens_1N))
                 # The last hidden state of a block is what predicts the next token: here, that of a question.
@@ -130,7 +112,7 @@ class Cartridge(SegmentMethod[CartridgeConfig, CartridgeState]):
         return self.fit.hidden(cartridge, bos_11)[0, 0]
 
 
-def _with_tokens(state: CartridgeState, tokens_Bt: Tensor, lengths_B: Tensor) -> CartridgeState:
+def _with_tokens(state: OpenContextState, tokens_Bt: Tensor, lengths_B: Tensor) -> OpenContextState:
     """The state with the tokens of a block, in rows whose context has not ended."""
     taken_B = lengths_B * state.open_B
     if not bool(taken_B.any()):

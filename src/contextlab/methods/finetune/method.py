@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from contextlab import states
 from contextlab.backbone import Backbone, UpdatedBackbone, linear_layers
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, ContextMethod, Lengths
@@ -75,9 +74,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         """All tokens of a context are there until it ends."""
         super().check_state(state)
         self.view.local.check(state)
-        states.within("context_B", state.context_B, 0, states.MOST)
-        states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
-        states.within("tokens of a context", state.length_B * state.open_B, 0, state.tokens_BN.shape[1])
+        state.check_context(self.backbone.vocab_size)
 
     @torch.no_grad()
     def read(

@@ -12,26 +12,18 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.open_context import OpenContextState
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuneState(LocalState):
+class FinetuneState(OpenContextState):
     """The window that is being read, and the context: its tokens until it ends, from then on weights.
 
     Attributes:
-        tokens_BN: tokens of a context that has not ended, right-padded; none of one that has.
-        context_B: tokens of the whole context, 0 without one.
         weights: of every row, rows first; the trained ones until the context ends.
     """
 
-    tokens_BN: Tensor
-    context_B: Tensor
     weights: tuple[Tensor, ...]
-
-    @property
-    def open_B(self) -> Tensor:
-        """Rows whose context has not ended."""
-        return self.length_B < self.context_B
 
     @property
     def local(self) -> LocalState:

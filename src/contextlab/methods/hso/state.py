@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -62,6 +63,15 @@ class HSOState(State):
     def layers(self) -> Layers:
         """All that is cached: keys of every layer, then values of every layer, or the inputs of every layer."""
         return (*self.k, *self.v, *self.inputs)
+
+    def unpadded(self) -> Self:
+        """The state without slots that no row uses; see `State.unpadded`."""
+        slots, used = int((self.used_B + self.open_B).max()), int(self.used_B.max())
+        sizes = {"k": slots, "v": slots, "inputs": slots, "first": used, "second": used}
+        layers: dict[str, Any] = {
+            name: tuple(x[:, :, :size] for x in getattr(self, name)) for name, size in sizes.items()
+        }
+        return dataclasses.replace(self, tokens_BS=self.tokens_BS[:, :slots], **layers).own(self.owner)
 
 
 class MomentBuffers:
