@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from contextlab import cards, load, registry, seals, train, trained, verify
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.harness.runner import bench as run_bench
+from contextlab.reports.papers import plan
+from contextlab.reports.papers.schema import PaperRun
 from contextlab.training.corpus import prepare
 
 BENCHES = Path(__file__).parents[1] / "benches"
@@ -510,6 +513,22 @@ def test_plan(bench: Any) -> None:
     planned = bench(*options, "--gpu", "a100")
     assert "512 tokens, tiny-llama" in planned["what"]
     assert [record["fits"] for record in planned["results"]] == ["yes", "yes"]
+
+
+def test_recipes(bench: Any, tmp_path: Path) -> None:
+    run = PaperRun(
+        methods=["window"], rows=["window"], task="needle/1k(tokens=128)", limit=2, tokens=128, read={"all": "match"}
+    )
+    entry = SimpleNamespace(embedded=SimpleNamespace(runs=[run]))
+    (row,) = bench(
+        *("recipes", "hso/table2", "--backbone", "tiny-llama", "--limit", "1", "--out", str(tmp_path)),
+        schema=SimpleNamespace(find=lambda _: [(None, entry)]),
+        speed_here=lambda: 1e12,
+    )["recipes"]
+    assert row["recipe"] == "hso/table2"
+    assert row["estimated_s"] > plan.START < row["measured_s"]
+    assert row["ratio"] == pytest.approx(row["measured_s"] / row["estimated_s"])
+    assert len([*(tmp_path / "hso/table2").rglob("summary.json")]) == 1
 
 
 def test_linear_memory(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
