@@ -20,6 +20,7 @@ from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.parts.local_cache import LocalState
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
@@ -156,6 +157,20 @@ class MixesRows(Full):
         )
 
 
+class PaddedState(LocalState):
+    """Keeps the slots of other rows."""
+
+    def unpadded(self) -> PaddedState:
+        return self
+
+
+class HoldsOtherRowsSlots(Full):
+    """A row has as many bytes as the longest."""
+
+    def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
+        return PaddedState(**vars(super().start(batch_size, ahead=ahead)))
+
+
 class NotAProbability(Full):
     """Returns probabilities that are too large."""
 
@@ -270,6 +285,7 @@ class Fails(Full):
         (TalksInSilence, "silent reading"),
         (ChangesTheState, "score is pure"),
         (MixesRows, "rows"),
+        (HoldsOtherRowsSlots, "rows"),
         (NotAProbability, "normalised"),
         (IsRandom, "determinism"),
         (TouchesTheBackbone, "backbone untouched"),
