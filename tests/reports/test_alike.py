@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored_runs import result, three
+from stored_runs import result, store, three
 from toy_weights import method, moved, smaller, write
 
 from contextlab import trained
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.alike import check_alike, mixtures, of_weights
-from contextlab.reports.filters import selected
+from contextlab.reports.filters import selection_of
 from contextlab.reports.layout import TableLayout
 from contextlab.reports.names import Names
 from contextlab.reports.tables import comparison
@@ -194,11 +194,13 @@ def test_controls_may_have_other_prompts() -> None:
         with_provenance(device="cuda (x)"),
     ],
 )
-def test_the_condition_that_it_proposes_works(other: Result) -> None:
+def test_the_condition_that_it_proposes_works(other: Result, tmp_path: Path) -> None:
     mixed = [*three(), other]
     with pytest.raises(UserError) as caught:
         check_alike(mixed)
     condition = str(caught.value).split("--where '")[1].split("'")[0]
-    left = selected(mixed, [condition])
+    for number, run in enumerate(mixed):
+        store(tmp_path / str(number), run)
+    left = selection_of([tmp_path], [condition]).results
     check_alike(left)
     assert len(left) in (1, 3)

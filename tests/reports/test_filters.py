@@ -11,7 +11,7 @@ from stored_runs import changed, result, store, three
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
-from contextlab.reports.filters import LeftOut, Limit, matching, select, selected, selection_of, under
+from contextlab.reports.filters import LeftOut, Limit, matching, select, selection_of, under
 from contextlab.reports.frame import frame_of
 
 TRAINED = "longmem(K=32) (trained 61.4k)"
@@ -139,35 +139,41 @@ def runs() -> list[Result]:
         (["settings.K>32"], ["longmem"]),
     ],
 )
-def test_results_and_frame_are_of_the_same_runs(conditions: list[str], left: list[str]) -> None:
-    results = selected(runs(), conditions)
+def test_results_and_frame_are_of_the_same_runs(conditions: list[str], left: list[str], tmp_path: Path) -> None:
+    results = selected(tmp_path, runs(), conditions)
     frame = frame_of(results)
-    assert [run.method for run in results] == left
+    assert sorted(run.method for run in results) == sorted(left)
     assert list(dict.fromkeys(frame.run)) == [run.run_id for run in results]
 
 
-def test_conditions_on_metrics_leave_the_others_out() -> None:
-    results = selected(runs(), ["metric=word*"])
+def test_conditions_on_metrics_leave_the_others_out(tmp_path: Path) -> None:
+    results = selected(tmp_path / "metric", runs(), ["metric=word*"])
     frame = frame_of(results)
     assert [list(run.metrics) for run in results] == [["word_perplexity"]] * 5
     assert set(frame.metric) == {"word_perplexity"}
-    assert [run.method for run in selected(runs(), ["measure=true", "value<3.01"])] == ["full"]
+    assert [run.method for run in selected(tmp_path / "again", runs(), ["measure=true", "value<3.01"])] == ["full"]
 
 
-def test_names_are_those_of_what_is_left() -> None:
+def test_names_are_those_of_what_is_left(tmp_path: Path) -> None:
     """Two forms of a method differ in a setting; alone, none needs it."""
-    assert set(frame_of(selected(runs()[3:], [])).method) == {"longmem(K=32)", "longmem(K=64)"}
-    assert set(frame_of(selected(runs()[3:], ["settings.K=64"])).method) == {"longmem"}
+    assert set(frame_of(selected(tmp_path / "all", runs()[3:], [])).method) == {"longmem(K=32)", "longmem(K=64)"}
+    assert set(frame_of(selected(tmp_path / "again", runs()[3:], ["settings.K=64"])).method) == {"longmem"}
 
 
-def test_a_condition_that_nothing_fits_is_an_error() -> None:
+def test_a_condition_that_nothing_fits_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No result fits"):
-        selected(runs(), ["task=squad"])
+        selected(tmp_path, runs(), ["task=squad"])
 
 
 def stored(folder: Path, results: list[Result]) -> None:
     for run in results:
         store(folder / run.run_id, run)
+
+
+def selected(folder: Path, results: list[Result], conditions: list[str]) -> list[Result]:
+    """The results that a table shows, once they are stored."""
+    stored(folder, results)
+    return selection_of([folder], conditions, by_metric=True).results
 
 
 def test_every_stored_run_is_shown_or_counted(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def selection_of(
 
     Args:
         folders: of results.
-        conditions: as `where.select` has them.
+        conditions: as `select` has them.
         limits: of costs.
         by_metric: whether conditions leave single metrics of a run out. Otherwise they choose runs, whose measure
             stays: costs are divided by what it counts.
@@ -315,16 +315,7 @@ def selection_of(
     return Selection(results, left_out, unfinished_runs)
 
 
-def selected(results: Sequence[Result], conditions: Sequence[str]) -> list[Result]:
-    """The results that fit all conditions, with those of their metrics that fit.
-
-    Raises:
-        UserError: as `where.select`.
-    """
-    return _of_frame(results, select(frame_of(results), conditions)) if conditions else list(results)
-
-
-def _of_frame(results: Sequence[Result], frame: pandas.DataFrame, *, by_metric: bool = True) -> list[Result]:
+def _of_frame(results: Sequence[Result], frame: pandas.DataFrame, *, by_metric: bool) -> list[Result]:
     """The results in a frame, with those of their metrics that are in it, and their measure where runs are chosen."""
     rows = frame.groupby("run", sort=False)[METRIC].agg(set).to_dict()
     chosen: list[Result] = []
