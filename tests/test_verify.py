@@ -56,6 +56,11 @@ def test_the_package_itself_is_whole() -> None:
         assert checked.wrong is None, checked
 
 
+def test_weights_are_checked_by_their_name() -> None:
+    (checked,) = verify.below([Path("sliding-r8")])
+    assert (checked.kind, checked.path.name, checked.wrong) == ("weights", "sliding-r8", None)
+
+
 def test_a_path_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "none", tmp_path):

@@ -47,14 +47,18 @@ def own() -> list[Path]:
 
 
 def below(paths: Iterable[Path]) -> Iterator[Checked]:
-    """Check everything that is known at some paths.
+    """Check everything that is known at some paths, or in the folders of weights of some names.
 
     Raises:
-        UserError: when a path does not exist, or holds nothing that is known.
+        UserError: when a path does not exist and is no name of weights, or holds nothing that is known.
     """
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"There is no {path}: name a file or folder that exists.")
+    for named in paths:
+        path = named
+        if not named.exists():
+            weights = trained.find(str(named))
+            if weights is None:
+                raise UserError(f"There is no {named}: name a file or folder that exists, or weights by their name.")
+            path = weights.file.parent
         count = 0
         for checked in _walk(path) if path.is_dir() else _file(path):
             count += 1

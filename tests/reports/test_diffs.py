@@ -44,6 +44,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
         ({"provenance": {"prompt_sha256": "c" * 64}}, ("prompts", "prompt_sha256")),
         ({"provenance": {"commit": "c" * 40}}, ("code", "commit")),
         ({"provenance": {"seed": 3}}, ("machine", "seed")),
+        ({"provenance": {"instructions": "AVX2"}}, ("machine", "instructions")),
     ],
 )
 def test_what_differs_is_named_and_nothing_else(changes: dict[str, Any], field: tuple[str, str]) -> None:
@@ -72,7 +73,7 @@ def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
 def test_modules_that_both_have_are_compared() -> None:
     codes = ({"method": "1", "hso": "1", "cache": "1"}, {"method": "1", "trime": "2", "cache": "2"})
     (field,) = diff(*(result(provenance={"code": code}) for code in codes)).fields
-    assert (field.kind, field.name, field.first, field.second) == ("code", "cache", "1", "2")
+    assert (field.kind, field.name, field.first, field.second) == ("module", "cache", "1", "2")
 
 
 def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> None:
@@ -84,6 +85,15 @@ def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> Non
     assert [example.id for example in report.examples] == ["b", "c", "a"]
     assert [round(example.change, 6) for example in report.examples] == [-0.2, -0.15, -0.1]
     assert (report.shared, report.flipped) == (3, ([], []))
+
+
+def test_changes_within_rounding_are_none() -> None:
+    first = {"a": 1.0, "b": 5.0, "c": 9.0}
+    near, other = ({**first, "a": 1.0 + change, "b": 5.0 + 9e-6} for change in (9e-6, 2e-5))
+    reports = [diff(result(parts=nats_of(first)), result(parts=nats_of(second))) for second in (near, other)]
+    assert [[example.id for example in report.examples] for report in reports] == [[], ["a"]]
+    assert [report.largest for report in reports] == pytest.approx([9e-6, 2e-5])
+    assert reports[0].as_json()["largest"] == reports[0].largest
 
 
 def test_examples_that_flipped_are_counted_by_direction() -> None:

@@ -48,8 +48,12 @@ def lines(report: Diff, most: int) -> Iterator[str]:
     yield ""
     if not report.fields:
         yield "Settings, code, data and prompts are the same."
+    modules = [field.name for field in report.fields if field.kind == "module"]
     for field in report.fields:
-        yield f"{field.kind}, {field.name}: {field.first} | {field.second}"
+        if field.kind != "module":
+            yield f"{field.kind}, {field.name}: {field.first} | {field.second}"
+    if modules:
+        yield f"code of {len(modules)} modules: {', '.join(modules)}"
     yield ""
     yield from _difference(report)
     lost, gained = report.flipped
@@ -68,6 +72,10 @@ def _difference(report: Diff) -> Iterator[str]:
         yield "The runs have no example with the same measure in common, so that their numbers are not compared."
         return
     m = both.metric
+    if not report.examples:
+        most = f"{report.largest:.1e} at most, n = {m.n}"
+        yield f"{report.measure.name}: no example differs by more than rounding ({most})."
+        return
     interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
     p = "no test for one cluster" if both.pvalue is None else f"p {_probability(both.pvalue)}"
     better = WORDS[report.measure.higher_is_better]

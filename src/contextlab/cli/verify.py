@@ -17,7 +17,7 @@ def verify(
         list[Path] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Files or folders; by default the package's weights, CONTEXTLAB_WEIGHTS, and the cache.",
+            help="Files, folders or names of weights; by default all weights that are listed, and the cache.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

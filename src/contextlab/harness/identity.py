@@ -99,6 +99,7 @@ def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> 
         transformers=transformers.__version__,
         device=hardware(backbone.device),
         threads=torch.get_num_threads(),
+        instructions=torch.backends.cpu.get_cpu_capability(),
         dtype=str(backbone.dtype).removeprefix("torch."),
         seed=seed,
         prompt_sha256=prompt_digest(protocol.prompt_on(backbone)),

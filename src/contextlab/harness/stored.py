@@ -179,6 +179,9 @@ class Provenance(StoredModel):
     started: str = Field(description="time of the start, ISO 8601")
     command: str = Field(description="command line")
     threads: Count | None = Field(default=None, description="threads of torch on a processor")
+    instructions: str | None = Field(
+        default=None, description="vector instructions of the processor that torch used, on which last digits depend"
+    )
     batch: Count | None = Field(
         default=None, description="most examples that were computed side by side; missing where each was alone"
     )

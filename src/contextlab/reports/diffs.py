@@ -17,6 +17,7 @@ from contextlab.harness import labels
 from contextlab.harness.comparison import mean_of
 from contextlab.harness.store import SUMMARY, read_manifest, read_result
 from contextlab.harness.stored import QUALITY, Parts, Result
+from contextlab.reports.cells import ROUNDING
 from contextlab.reports.dimensions import named
 from contextlab.reports.significance import PartsOf, tested
 from contextlab.reports.stored import summaries
@@ -41,7 +42,13 @@ FIELDS = {
         "provenance.transformers",
         "identity.kernels",
     ),
-    "machine": ("provenance.device", "provenance.threads", "provenance.dtype", "provenance.seed"),
+    "machine": (
+        "provenance.device",
+        "provenance.instructions",
+        "provenance.threads",
+        "provenance.dtype",
+        "provenance.seed",
+    ),
 }
 """Fields that are compared beside the method and its settings, by kind."""
 
@@ -51,7 +58,7 @@ class Field:
     """Something in which two runs differ.
 
     Attributes:
-        kind: `settings`, `code`, `data` and so on.
+        kind: `settings`, `code`, `module` (of the code), `data` and so on.
         name: of the field.
         first: its value in the first run.
         second: its value in the second run.
@@ -93,8 +100,9 @@ class Diff:
         fields: in which they differ.
         measure: in which they are compared.
         comparison: the second minus the first with its test; None without a common example or measure.
-        examples: those that moved, most first.
+        examples: those that moved by more than the rounding of float32, most first.
         shared: number of common examples.
+        largest: change of an example, whatever its sign; 0 without a common example.
     """
 
     names: tuple[str, str]
@@ -104,6 +112,7 @@ class Diff:
     comparison: Comparison | None
     examples: list[ExamplePair]
     shared: int
+    largest: float
 
     @property
     def flipped(self) -> tuple[list[str], list[str]]:
@@ -125,6 +134,7 @@ class Diff:
             "measure": dataclasses.asdict(self.measure),
             "difference": None if both is None else {**dataclasses.asdict(both.metric), "p": both.pvalue},
             "shared": self.shared,
+            "largest": self.largest,
             "only_first_right": lost,
             "only_second_right": gained,
             "examples": [{**dataclasses.asdict(example), "change": example.change} for example in self.examples],
@@ -168,19 +178,17 @@ def diff(first: Result, second: Result) -> Diff:
     comparison = tested(measure, [second], [first], parts_of) if same else None
     of_both = parts_of(first), parts_of(second)
     shared = [example for example in of_both[0] if example in of_both[1]] if same else []
-    moved = [
-        ExamplePair(name, *(_value(measure, run[name]) for run in of_both))
-        for name in shared
-        if _value(measure, of_both[0][name]) != _value(measure, of_both[1][name])
-    ]
+    pairs = [ExamplePair(name, *(_value(measure, run[name]) for run in of_both)) for name in shared]
+    pairs.sort(key=lambda pair: -abs(pair.change))
     return Diff(
         (named(first), named(second)),
         (labels.of_result(first), labels.of_result(second)),
         list(_fields(first, second)),
         measure,
         comparison,
-        sorted(moved, key=lambda item: -abs(item.change)),
+        [pair for pair in pairs if abs(pair.change) > ROUNDING],
         len(shared),
+        abs(pairs[0].change) if pairs else 0.0,
     )
 
 
@@ -208,7 +216,7 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
     for module in sorted(of_both[0].keys() & of_both[1].keys()):
         left, right = (code[module] for code in of_both)
         if left != right:
-            yield Field("code", module, left, right)
+            yield Field("module", module, left, right)
 
 
 def _identity(result: Result) -> dict[str, JsonValue]:
