@@ -13,7 +13,7 @@ from contextlab import backbone as backbones
 from contextlab import cards, registry, trained
 from contextlab.errors import UserError
 
-SHIPPED_BYTES, ALL_BYTES = 6 * 2**20, 48 * 2**20
+SHIPPED_BYTES, ALL_BYTES, CARD_BYTES = 6 * 2**20, 48 * 2**20, 2**20
 
 
 @pytest.fixture
@@ -88,7 +88,8 @@ def test_shipped_weights_are_small_and_whole() -> None:
     shipped = [path for path in trained.SHIPPED.rglob("*") if path.is_file()]
     weights = [path for path in shipped if path.suffix == ".safetensors"]
     assert all(path.stat().st_size <= SHIPPED_BYTES for path in weights)
-    assert sum(path.stat().st_size for path in shipped) <= ALL_BYTES
+    assert sum(path.stat().st_size for path in weights) <= ALL_BYTES
+    assert sum(path.stat().st_size for path in shipped if path.suffix == ".json") <= CARD_BYTES
     assert all(cards.beside(path) is not None for path in weights)
 
 
