@@ -92,7 +92,7 @@ class Cartridge(SegmentMethod[CartridgeConfig, OpenContextState]):
         rows = []
         for b, length in enumerate((state.length_B + lengths_B).tolist()):
             row = read.row(b)
-            # The state of a context that has just ended is not to hold its tokens any more.
+            # A row alone holds as many tokens as its length says, which is counted after the step.
             tokens_1N = read.tokens_BN[b : b + 1, :length]
             if bool(ends_B[b]):
                 row = dataclasses.replace(row, kv=self.fit(tokens_1N))
