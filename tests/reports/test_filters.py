@@ -142,7 +142,7 @@ def runs() -> list[Result]:
 def test_results_and_frame_are_of_the_same_runs(conditions: list[str], left: list[str], tmp_path: Path) -> None:
     results = selected(tmp_path, runs(), conditions)
     frame = frame_of(results)
-    assert sorted(run.method for run in results) == sorted(left)
+    assert [run.method for run in results] == left
     assert list(dict.fromkeys(frame.run)) == [run.run_id for run in results]
 
 
@@ -171,8 +171,9 @@ def stored(folder: Path, results: list[Result]) -> None:
 
 
 def selected(folder: Path, results: list[Result], conditions: list[str]) -> list[Result]:
-    """The results that a table shows, once they are stored."""
-    stored(folder, results)
+    """The results that a table shows, once they are stored in their order."""
+    for number, run in enumerate(results):
+        store(folder / str(number), run)
     return selection_of([folder], conditions, by_metric=True).results
 
 
