@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -92,6 +93,39 @@ def test_never_are_two_in_one_folder(tmp_path: Path) -> None:
         thread.join()
     assert (most, inside) == (1, 0)
     assert entered > 4
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_folder_that_another_one_removes_is_created_again(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, folder, calls = os.mkdir, tmp_path / "folder", 0
+
+    def removed(path: Path, mode: int = 0o777) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", removed)
+    with locks.alone(folder, "held"):
+        assert folder.is_dir()
+    assert calls > failing
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing"])
+def test_what_is_no_folder_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "path"
+    if kind == "file":
+        path.write_text("kept")
+    else:
+        path.symlink_to(tmp_path / "missing")
+    with pytest.raises(FileExistsError):
+        locks.alone(path, "held").__enter__()
+    assert os.listdir(tmp_path) == ["path"]
 
 
 def test_a_turn_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -42,9 +43,9 @@ def alone(folder: Path, refusal: str) -> Iterator[None]:
     lock, mine = FileLock(folder / NAME), None
     try:
         while mine is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Another one may remove it again before it is locked.
-            with contextlib.suppress(FileNotFoundError):
+            # Another one may remove the folder between any two of these steps.
+            _create(folder)
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
                 mine = _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out.")
         if not mine:
             raise UserError(refusal)
@@ -97,6 +98,21 @@ def held(what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _create(folder: Path) -> None:
+    """Create a folder where it is missing; it may be removed again meanwhile.
+
+    Raises:
+        OSError: when it cannot be created, or is no folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # `mkdir` raises it too for a folder that vanishes before `mkdir` has looked whether it is one.
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise
 
 
 def _acquired(lock: BaseFileLock, without: str) -> bool:
