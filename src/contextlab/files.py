@@ -10,10 +10,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from contextlab.errors import UserError
 
@@ -36,6 +36,28 @@ def sha256(path: Path) -> str:
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digests_of(settings: Any) -> dict[str, str]:
+    """sha256 of the content of every path in a configuration, at any depth; of a folder by the names of its files.
+
+    Raises:
+        UserError: when a file cannot be read.
+    """
+    if isinstance(settings, Path):
+        below = sorted(path for path in settings.rglob("*") if path.is_file()) if settings.is_dir() else [settings]
+        return {str(path): _digest(path) for path in below}
+    inner = settings.values() if isinstance(settings, Mapping) else settings
+    if isinstance(inner, str) or not isinstance(inner, Iterable):
+        return {}
+    return {name: sha256 for item in inner for name, sha256 in digests_of(item).items()}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a file that is there.") from error
 
 
 @contextlib.contextmanager

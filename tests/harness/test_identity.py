@@ -14,8 +14,8 @@ from contextlab import backbone, registry
 from contextlab.accounting import COUNTING
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
+from contextlab.files import digests_of
 from contextlab.harness import identity as identities
-from contextlab.harness.identity import files_of
 from contextlab.harness.store import run_id
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -109,12 +109,12 @@ def test_the_content_of_every_path_in_a_configuration_counts(tmp_path: Path) -> 
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "two").write_text("b")
     config = {"weights": method_file, "deep": {"list": [1, (folder,)]}, "word": "one", "none": None}
-    before = files_of(config)
+    before = digests_of(config)
     assert set(before) == {str(method_file), str(folder / "deep" / "two")}
-    assert files_of(config) == before
+    assert digests_of(config) == before
     for path in (method_file, folder / "deep" / "two"):
         path.write_text(path.read_text() + "!")
-        assert files_of(config) != before
-        before = files_of(config)
+        assert digests_of(config) != before
+        before = digests_of(config)
     with pytest.raises(UserError, match="cannot be read"):
-        files_of({"weights": tmp_path / "none"})
+        digests_of({"weights": tmp_path / "none"})

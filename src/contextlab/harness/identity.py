@@ -8,7 +8,6 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,6 @@ from contextlab import files, registry
 from contextlab.accounting import COUNTING
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
-from contextlab.errors import UserError
 from contextlab.harness import code
 from contextlab.harness.store import digest
 from contextlab.harness.stored import SCHEMA, Provenance, minor
@@ -53,7 +51,7 @@ def identity(
         "code": digest(code_of(method[1], task[1], protocol)),
         "method": registry.without_folder(method[0]),
         "method_config": _settings(method[1]),
-        "method_files": files_of(_settings(method[1])),
+        "method_files": files.digests_of(_settings(method[1])),
         "method_weights": method[1].weights_digest,
         "backbone": backbone.name,
         "backbone_config": digest(_architecture(backbone)),
@@ -107,28 +105,6 @@ def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> 
         started=datetime.now(UTC).isoformat(timespec="milliseconds"),
         command=command(),
     )
-
-
-def files_of(settings: Any) -> dict[str, str]:
-    """sha256 of the content of every path in a configuration, at any depth; of a folder by the names of its files.
-
-    Raises:
-        UserError: when a file cannot be read.
-    """
-    if isinstance(settings, Path):
-        below = sorted(path for path in settings.rglob("*") if path.is_file()) if settings.is_dir() else [settings]
-        return {str(path): _file_digest(path) for path in below}
-    inner = settings.values() if isinstance(settings, Mapping) else settings
-    if isinstance(inner, str) or not isinstance(inner, Iterable):
-        return {}
-    return {name: sha256 for item in inner for name, sha256 in files_of(item).items()}
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        return files.sha256(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give a file that is there.") from error
 
 
 def prompt_digest(prompt: str) -> str:
