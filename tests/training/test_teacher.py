@@ -17,6 +17,7 @@ from contextlab.methods.full import Full
 from contextlab.training import registry
 from contextlab.training.loop import Trainer
 from contextlab.training.streams import Streams
+from contextlab.training.teacher import block
 
 Teaching = tuple[Any, Any, Streams]
 
@@ -56,6 +57,15 @@ def test_full_attention_is_computed_once(teaching: Teaching, monkeypatch: pytest
     again = registry.named_objective("teacher(k=6)", method, streams.corpus)
     again.prepare(batches[0])
     assert all(torch.equal(a, again._targets(batch)[0]) for a, batch in zip(first, batches, strict=True))  # type: ignore[attr-defined]
+
+
+def test_the_first_block_that_is_read_may_be_far_in_a_document(teaching: Teaching) -> None:
+    objective, _, streams = teaching
+    objective.block = 1
+    last = streams.corpus.documents[0].tokens - 1
+    assert last > 400
+    assert block(objective._path(0, last)) is None
+    assert torch.equal(objective._stored(0, last)["ids"], block(objective._path(0, last))["ids"])  # type: ignore[index]
 
 
 def test_a_teacher_of_fewer_tokens_does_not_read_what_one_of_more_has_kept(teaching: Teaching) -> None:

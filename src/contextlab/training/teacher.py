@@ -107,17 +107,29 @@ class Teacher(Objective):
         """The stored teacher of a block: from memory, else from the disk, else computed."""
         key = document, number
         if key not in self._near:
-            path = self.folder / f"{document:06d}-{number:06d}.safetensors"
-            if (stored := block(path)) is None:
-                self._compute(document, number, path)
-                stored, _ = tensors.read(path)
+            stored = block(self._path(document, number))
+            if stored is None:
+                for missing in range(self._first_missing(document, number), number + 1):
+                    self._compute(document, missing)
+                stored, _ = tensors.read(self._path(document, number))
             self._near[key] = stored
             while len(self._near) > NEAR:
                 self._near.popitem(last=False)
         return self._near[key]
 
+    def _path(self, document: int, number: int) -> Path:
+        return self.folder / f"{document:06d}-{number:06d}.safetensors"
+
+    def _first_missing(self, document: int, number: int) -> int:
+        """The first of the blocks up to a missing one that are all missing."""
+        while number and block(self._path(document, number - 1)) is None:
+            number -= 1
+        return number
+
     @torch.no_grad()
-    def _compute(self, document: int, number: int, path: Path) -> None:
+    def _compute(self, document: int, number: int) -> None:
+        """Compute a block after the one before it, which is stored."""
+        path = self._path(document, number)
         text_T = self.corpus.piece(document, number * self.block, (number + 1) * self.block)
         tokens_BT = text_T[None].to(self.method.backbone.device)
         state = self.full.start()
