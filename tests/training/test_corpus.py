@@ -126,6 +126,13 @@ def test_copies_of_a_held_back_text_are_not_trained_on() -> None:
     assert not held & {shas[n] for n in built.training}
 
 
+def test_of_copies_one_end_is_held_back() -> None:
+    shas = [f"{n % 2:064x}" for n in range(4)]
+    few = corpus_of([100] * 4, shas).with_ends_held_back()
+    assert [few.documents[n].sha256 for n in few.held_back] == [f"{sha256} end" for sha256 in shas[:2]]
+    assert not {few.documents[n].sha256 for n in few.held_back} & {few.documents[n].sha256 for n in few.training}
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_documents_are_one_sentence(count: int) -> None:
     with pytest.raises(UserError, match=f"has {count} documents, and 2 are held back.*give at least 3"):

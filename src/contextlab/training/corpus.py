@@ -116,7 +116,8 @@ class Corpus:
         """
         if self.held == "none":
             return []
-        ends = [n for n, entry in enumerate(self.documents) if entry.part == "end"]
+        first = {entry.sha256: n for n, entry in reversed([*enumerate(self.documents)])}
+        ends = sorted(n for n in first.values() if self.documents[n].part == "end")
         if ends:
             return ends
         rank = {entry.sha256: _rank(entry.sha256) for entry in self.documents}
@@ -124,7 +125,6 @@ class Corpus:
         usual = min(WANTED_HELD_BACK, int(MOST_HELD_BACK * len(rank)))
         few = max(LEAST_HELD_BACK, usual, sum(share < HELD_BACK for share in rank.values()))
         few = len(rank) if self.held == "all" else few
-        first = {entry.sha256: n for n, entry in reversed([*enumerate(self.documents)])}
         return [first[sha256] for sha256 in ordered[:few]]
 
     @functools.cached_property
