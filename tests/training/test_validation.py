@@ -210,6 +210,10 @@ def test_more_documents_than_are_held_back_are_refused(built: Corpus) -> None:
     assert len(validator(learner(), few).documents) == 2
     with pytest.raises(UserError, match=r"holds back 2 documents of at least 96 tokens.*documents=3 asks for more"):
         validator(learner(), few, documents=3)
+    with pytest.raises(UserError, match=r"documents=12 asks for more: give more texts, or --validation DIR\.$"):
+        validator(learner(), few, documents=12, protocol="fair")
+    with pytest.raises(UserError, match=r"documents=2 asks for more: give more texts, or --validation DIR\.$"):
+        validator(learner(), dataclasses.replace(few, held="all", documents=few.documents[:1]), documents=2)
     assert len(validator(learner(), built).documents) == min(len(built.held_back), 12)
 
 

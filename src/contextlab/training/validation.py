@@ -107,9 +107,11 @@ class Validator:
         history, scored = _lengths(longest, backbone.max_positions, settings, segment, corpus.name)
         long = [n for n, length in lengths.items() if length >= history + scored]
         if settings.documents is not None and settings.documents > len(long):
+            fewer = settings.protocol != "fair" and len(long) > 1
+            advice = f"use documents={len(long)}, or leave it out" if fewer else "give more texts, or --validation DIR"
             raise UserError(
                 f"The corpus {corpus.name} holds back {len(long)} documents of at least {history + scored} tokens, and "
-                f"documents={settings.documents} asks for more: use documents={len(long)}, or leave it out."
+                f"documents={settings.documents} asks for more: {advice}."
             )
         long = long[: settings.documents or DOCUMENTS]
         # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
