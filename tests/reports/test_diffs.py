@@ -70,6 +70,19 @@ def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
     assert {field.first for field in diff(*runs).fields} == {"-"}
 
 
+def test_files_of_settings_differ_by_their_content(tmp_path: Path) -> None:
+    runs = []
+    for name, sha256 in (("a", "1" * 64), ("b", "1" * 64), ("c", "2" * 64)):
+        (tmp_path / name).mkdir()
+        run = result(folder=tmp_path / name)
+        identity: Object = {"method_files": {f"/{name}/text": sha256, "/text": "0" * 64}}
+        manifest = Manifest(run_id=name, identity=identity, provenance=run.provenance)
+        seals.write(tmp_path / name / "manifest.json", manifest.as_json())
+        runs.append(run)
+    assert fields(runs[0], runs[1]) == set()
+    assert fields(runs[0], runs[2]) == {("weights", "method_files")}
+
+
 def test_modules_that_both_have_are_compared() -> None:
     codes = ({"method": "1", "hso": "1", "cache": "1"}, {"method": "1", "trime": "2", "cache": "2"})
     (field,) = diff(*(result(provenance={"code": code}) for code in codes)).fields

@@ -28,7 +28,7 @@ DIGEST = 12
 FIELDS = {
     "task": ("task", "split", "context", "history", "tokens"),
     "model": ("backbone", "identity.backbone_config", "identity.tokenizer_sha256", "provenance.weights_sha256"),
-    "weights": ("method_weights", "twin"),
+    "weights": ("method_weights", "identity.method_files", "twin"),
     "data": ("data.source", "data.sha256", "data.examples", "data.note"),
     "prompts": ("provenance.prompt_sha256",),
     "code": (
@@ -220,9 +220,13 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
 
 
 def _identity(result: Result) -> dict[str, JsonValue]:
-    """The identity of a run in its manifest; empty without a manifest."""
+    """The identity of a run in its manifest, with files by their content alone; empty without a manifest."""
     manifest = None if result.folder is None else read_manifest(result.folder)
-    return {} if manifest is None else manifest.identity
+    if manifest is None:
+        return {}
+    digests = manifest.identity.get("method_files")
+    content = sorted(str(sha256)[:DIGEST] for sha256 in digests.values()) if isinstance(digests, dict) else []
+    return {**manifest.identity, "method_files": " ".join(content) or None}
 
 
 def _at(run: Mapping[str, JsonValue], name: str) -> JsonValue:
