@@ -1,4 +1,4 @@
-"""The measure of every run of a store, and its difference to one method's on the same task, as one JSON object.
+"""The measure of every run of a store, and its difference to one method's after the same context, as one JSON object.
 
 For runs of weights that do not come with the package: a store in `results/` could not be made again from a clone.
 `low` and `high` are 95 % intervals over independent works, texts or draws; those of `minus_baseline` are of paired
@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports.diffs import diff
-from contextlab.reports.dimensions import named
+from contextlab.reports.dimensions import dimensions, named
 from contextlab.reports.stored import summaries
 
 
-def row(result: Result, baseline: Result | None) -> dict[str, Any]:
-    """Value of a run, and its difference to the baseline where this has the task."""
+def row(name: str, result: Result, baseline: Result | None) -> dict[str, Any]:
+    """Value of a run, and its difference to the baseline where this has the task and context."""
     metric = result.metrics[result.measure.name]
-    line = {"task": labels.of_result(result), "method": named(result), "measure": result.measure.name, "n": metric.n}
+    line: dict[str, Any] = {"task": labels.of_result(result), "method": name, "context": result.context}
+    line |= {"measure": result.measure.name, "n": metric.n}
     line |= {"value": metric.value, "low": metric.low, "high": metric.high}
     if baseline is None or baseline is result:
         return line
@@ -34,15 +37,33 @@ def row(result: Result, baseline: Result | None) -> dict[str, Any]:
     return line
 
 
+def _names(stored: Sequence[Result]) -> list[str]:
+    """The method's name of every run, with settings where two runs of one task and context have one name."""
+    short = [named(result) for result in stored]
+    count = Counter((name, *_place(result)) for name, result in zip(short, stored, strict=True))
+    return [
+        name if count[name, *_place(result)] == 1 else words["method"]
+        for name, words, result in zip(short, dimensions(stored), stored, strict=True)
+    ]
+
+
+def _place(result: Result) -> tuple[str, str]:
+    """What two runs have in common that are compared: the task and the context."""
+    return labels.of_result(result), result.context
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of `contextlab bench --out`")
     parser.add_argument("--baseline", required=True, help="the method that all others are compared with")
     options = parser.parse_args()
     stored = summaries(options.folder)
-    baselines = {labels.of_result(result): result for result in stored if named(result) == options.baseline}
-    lines = [row(result, baselines.get(labels.of_result(result))) for result in stored]
-    lines.sort(key=lambda line: (line["task"], line["value"]))
+    runs = list(zip(_names(stored), stored, strict=True))
+    baselines = {_place(result): result for name, result in runs if name == options.baseline}
+    if not baselines:
+        parser.error(f"--baseline {options.baseline} is none of {', '.join(sorted({name for name, _ in runs}))}.")
+    lines = [row(name, result, baselines.get(_place(result))) for name, result in runs]
+    lines.sort(key=lambda line: (line["task"], line["context"], line["value"]))
     devices = sorted({result.provenance.device for result in stored})
     print(json.dumps({"bench": "compared", "baseline": options.baseline, "devices": devices, "compared": lines}))
 

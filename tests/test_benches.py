@@ -317,6 +317,18 @@ def test_compared(bench: Any, tmp_path: Path) -> None:
     assert window["minus_baseline"]["value"] == pytest.approx(window["value"] - full["value"])
 
 
+def test_compared_after_the_same_context(bench: Any, tmp_path: Path) -> None:
+    task, methods = "pg22(tokens=1120,history=96)", "sliding(N=32),window(N=16),window(N=20)"
+    run_bench(methods, task, limit=2, out=tmp_path, backbone="tiny-llama", context="own,wrong")
+    rows = bench("compared", str(tmp_path), "--baseline", "sliding")["compared"]
+    windows = [row for row in rows if "minus_baseline" in row]
+    names = sorted((row["method"], row["context"]) for row in windows)
+    assert names == [(f"window(N={size})", context) for size in (16, 20) for context in ("own", "wrong")]
+    of_sliding = {row["context"]: row["value"] for row in rows if row["method"] == "sliding"}
+    for row in windows:
+        assert row["minus_baseline"]["value"] == pytest.approx(row["value"] - of_sliding[row["context"]])
+
+
 def test_shares(bench: Any, tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
