@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab import tensors
+from contextlab import files, tensors
 from contextlab.config import Config
 from contextlab.errors import UserError
 
@@ -248,10 +248,16 @@ def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
 def origin(method: Owner) -> dict[str, str]:
     """The origin of a state: the method, its settings, and digests of its and the backbone's weights.
 
-    Files that the settings name count by what was read from them, not by where they are.
+    Files that the settings name count by their content, not by where they are; the weights have a digest of their own.
+
+    Raises:
+        UserError: when such a file cannot be read.
     """
-    named = method.config.as_dict().items()
-    settings = {name: value for name, value in named if name != "weights" and not isinstance(value, Path)}
+    named = {name: value for name, value in method.config.as_dict().items() if name != "weights"}
+    settings = {
+        name: sorted(files.digests_of(value).values()) if isinstance(value, Path) else value
+        for name, value in named.items()
+    }
     return {
         "kind": "contextlab state",
         "method": type(method).__qualname__,

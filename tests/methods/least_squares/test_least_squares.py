@@ -156,6 +156,36 @@ def test_what_does_not_fit_is_refused(settings: dict[str, object], message: str,
         method(llama, **settings)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chunk": 100},
+        {"chunk": 200, "study_tokens": 100},
+        {"chunk": 70, "study": 0},
+        {"chunk": 64, "study": 1, "study_prompts": "aaaaaaa"},
+    ],
+)
+def test_the_length_that_is_advised_fits(settings: dict[str, object], llama: Backbone) -> None:
+    with pytest.raises(UserError) as refused:
+        method(llama, **settings)
+    advised = int(str(refused.value).partition("use chunk=")[2].partition(",")[0])
+    assert method(llama, **{**settings, "chunk": advised}).local.segment == advised
+    with pytest.raises(UserError):
+        method(llama, **{**settings, "chunk": advised + 1})
+    without = {name: value for name, value in settings.items() if name != "chunk"}
+    assert method(llama, **without, chunk=None).local.segment == advised
+
+
+def test_a_state_fits_only_methods_that_leave_the_same_texts_alone(tmp_path: Path, llama: Backbone) -> None:
+    for name, content in (("a", "Some text."), ("b", "Some text."), ("c", "Other text of another kind.")):
+        (tmp_path / name).write_text(content)
+    first, same, other = (method(llama, generic=str(tmp_path / name)) for name in "abc")
+    first.read(first.start(), text(llama, CHUNK))[0].save(tmp_path / "state")
+    assert int(same.load_state(tmp_path / "state").length_B) == CHUNK
+    with pytest.raises(UserError, match="its settings differ"):
+        other.load_state(tmp_path / "state")
+
+
 def test_a_block_that_normalises_what_it_adds_is_refused() -> None:
     with pytest.raises(UserError, match="before it adds them to its residual"):
         method(backbones.load("tiny-olmo2", device="cpu"))

@@ -63,14 +63,18 @@ class LeastSquaresConfig(MethodConfig):
         Raises:
             UserError: when they do not fit beside each other.
         """
-        chunk = self.chunk or min(128, positions // 2)
+        most = (positions - prompt) // 2
+        if self.study and self.study_tokens:
+            most = min(positions // 2, positions - prompt - self.study_tokens)
+        chunk = self.chunk or max(min(128, most), 1)
         written = (self.study_tokens or chunk) if self.study else 0
-        studied = prompt + written
-        if chunk + max(chunk, studied) > positions:
+        if chunk > most:
+            smaller = (
+                f"use chunk={most}, or shorter texts of self-study" if most > 0 else "use shorter prompts or texts"
+            )
             raise UserError(
-                f"A chunk of {chunk} tokens and as many again, or {studied} of self-study, do not fit the model's "
-                f"{positions} positions: use chunk={max(positions - max(positions // 2, studied), 1)}, or shorter "
-                "texts of self-study."
+                f"A chunk of {chunk} tokens and as many again, or {prompt + written} of self-study, do not fit the "
+                f"model's {positions} positions: {smaller}."
             )
         return chunk, written
 
