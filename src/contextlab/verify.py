@@ -18,7 +18,7 @@ from contextlab.benchmarks.data import fetch, pg22_build
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.paths import cache_dir
-from contextlab.training import checkpoint, corpus, course, records, run, teacher
+from contextlab.training import best, checkpoint, corpus, course, records, run, teacher
 
 RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES, store.PACKED)
 TENSORS = ".safetensors"
@@ -153,6 +153,10 @@ def _training(folder: Path) -> None:
     card = records.read(folder / cards.CARD)
     if card is not None:
         cards.read(folder / cards.CARD)
+        if not best.is_whole(folder, card) and not checkpoint.is_beyond(folder, records.last_tokens(card)):
+            raise UserError(
+                f"{folder / best.FILE} is not that of {cards.CARD}: put the intact file back, or train again."
+            )
     if card is not None and _trained(card) != _trained(about):
         raise UserError(f"{folder / cards.CARD} is the card of another run: put the intact file back, or train again.")
     if card is not None and _at_end(folder, card) and not records.ended(folder / run.CURVE, card):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -314,6 +316,47 @@ def test_a_longer_run_knows_the_weights_with_which_the_shorter_one_ended(
     assert card["best"]["sha256"] == best == sha256(tmp_path / "out" / "best.safetensors")
 
 
+def test_best_weights_are_those_of_the_checkpoint_that_a_killed_run_goes_on_from(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses_in_turn = iter((1.4, 1.2, 1.3, 1.0, 1.1, 1.25))
+    validate = Validator.__call__
+    monkeypatch.setattr(
+        Validator, "__call__", lambda *arguments: dataclasses.replace(validate(*arguments), loss=next(losses_in_turn))
+    )
+    course = {"schedule": "constant", "warmup": 0.0, "checkpoint_every": 10**6}
+    out = tmp_path / "out"
+    shorter = run(texts, out, tokens=400, evaluate_every=200, **course)
+    assert shorter["best"]["loss"] == 1.2
+
+    def killed(line: dict[str, Any]) -> None:
+        if line.get("validation", {}).get("loss") == 1.1:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run(texts, out, tokens=1200, evaluate_every=200, on_line=killed, **course)
+    card = run(texts, out, tokens=600, evaluate_every=10**6, **course)
+    assert card["gains"]["loss"] == 1.25
+    assert card["best"] == shorter["best"]
+    assert sha256(out / "best.safetensors") == card["best"]["sha256"]
+
+
+@pytest.mark.parametrize("change", ["missing", "other"])
+def test_best_weights_that_are_lost_are_named_by_verify_and_by_no_card(
+    change: str, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options = {"lr": 0.3, "schedule": "constant", "tokens": 3000, "evaluate_every": 100, "patience": 2}
+    assert run(texts, out, **options)["best"] is not None
+    path = out / "best.safetensors"
+    assert [checked.wrong for checked in verify.below([out]) if checked.wrong] == []
+    path.unlink() if change == "missing" else shutil.copyfile(out / "weights.safetensors", path)
+    (wrong,) = [checked.wrong for checked in verify.below([out]) if checked.wrong]
+    assert wrong == f"{path} is not that of card.json: put the intact file back, or train again."
+    assert run(texts, out, **options)["best"] is None
+    assert [checked.wrong for checked in verify.below([out]) if checked.wrong] == []
+
+
 def test_a_card_says_on_what_each_part_of_a_run_was_computed(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,14 +576,32 @@ def test_the_rate_with_the_lowest_loss_on_held_back_texts_is_taken(texts: Path, 
         run(texts, tmp_path / "again", grid="1e-4")
 
 
-def test_a_rate_with_which_the_loss_is_not_finite_is_not_taken(texts: Path, tmp_path: Path) -> None:
-    options = {"grid": "1e30|1e-3", "grid_tokens": 300, "lr": None}
+@pytest.mark.parametrize("grid_tokens", [64, 300], ids=["after its last step", "before"])
+def test_a_rate_with_which_the_loss_is_not_finite_is_not_taken(grid_tokens: int, texts: Path, tmp_path: Path) -> None:
+    options = {"grid": "1e30|1e-3", "grid_tokens": grid_tokens, "lr": None, "warmup": 0.0}
     card = run(texts, tmp_path / "out", **options)
     assert card["training"]["lr"] == 1e-3
     assert [(trial["lr"], trial["loss"] is None) for trial in card["grid"]] == [(1e30, True), (1e-3, False)]
     assert run(texts, tmp_path / "out", **options) == card
     with pytest.raises(UserError, match="finite with any learning rate of grid=1e30: search among smaller ones"):
         run(texts, tmp_path / "none", **{**options, "grid": "1e30"})
+
+
+def test_weights_with_which_the_loss_is_not_finite_are_not_written(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"held-back texts is not finite after 64 tokens: use a smaller --lr"):
+        run(texts, tmp_path / "out", tokens=64, lr=1e30, warmup=0.0)
+    names = [path.name for path in (tmp_path / "out").iterdir()]
+    assert not [name for name in names if name.endswith(("weights.safetensors", "card.json"))]
+
+
+def test_a_document_whose_end_is_held_back_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(text(0, 4000))
+    sha256 = hashlib.sha256(text(0, 4000).encode()).hexdigest()
+    (tmp_path / "texts" / "index.jsonl").write_text(json.dumps({"title": "T", "sha256": sha256}))
+    card = run(tmp_path / "texts", tmp_path / "out", tokens=128)
+    assert (card["corpus"]["documents"], len(card["corpus"]["works"])) == (1, 1)
+    assert "(1 document;" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_without_its_run_file_a_checkpoint_still_says_what_it_was_trained_with(texts: Path, tmp_path: Path) -> None:
@@ -592,12 +653,15 @@ def test_a_search_of_the_fair_protocol_has_all_that_it_sets(
         assert {name: trial[name] for name in fixed} == {name: small[name] for name in fixed}
 
 
-def test_curves_are_shown_in_tensorboard(texts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lengths", [(900,), (400, 900)])
+def test_curves_are_shown_in_tensorboard(lengths: tuple[int, ...], texts: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     out = tmp_path / "out"
-    run(texts, out, log="tensorboard")
+    for tokens in lengths:
+        card = run(texts, out, log="tensorboard", tokens=tokens, schedule="constant", warmup=0.0)
+    assert [tokens for tokens, _ in validations(out)] == [point["tokens"] for point in card["curve"]]
     events = EventAccumulator(str(out / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [

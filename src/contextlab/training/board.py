@@ -29,7 +29,7 @@ def board(log: str, out: Path, tokens: int, *, first: bool) -> Callable[[Mapping
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("log=tensorboard needs contextlab[tensorboard]: install it, or leave log out.") from None
-    writer: Any = SummaryWriter(str(out / FOLDER), purge_step=tokens or None)
+    writer: Any = SummaryWriter(str(out / FOLDER), purge_step=tokens + 1 if tokens else None)
 
     def show(line: Mapping[str, Any]) -> None:
         values = {**line, **{f"validation/{name}": value for name, value in line.get("validation", {}).items()}}

@@ -129,13 +129,15 @@ def _cost(trainer: Trainer, earlier: cards.Card | None) -> dict[str, Any]:
 def _corpus(corpus: Corpus, licence: str = "") -> dict[str, Any]:
     """The corpus of the training, with its works and licences; the user's licence where the corpus names none."""
     held_back = set(corpus.held_back)
-    works = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
-    licences = {entry.about.get("licence") or entry.about.get("license") for entry in corpus.documents}
+    # A document whose end is held back is there as two parts.
+    documents = [(n, entry) for n, entry in enumerate(corpus.documents) if entry.part != "end"]
+    works = [{**entry.about, "held_back": n in held_back} for n, entry in documents if entry.about]
+    licences = {entry.about.get("licence") or entry.about.get("license") for _, entry in documents}
     return {
         "name": corpus.name,
         "sha256": corpus.key,
         "files": dict(corpus.files),
-        "documents": len(corpus.documents),
+        "documents": len(documents),
         "held_back": [corpus.documents[n].name for n in corpus.held_back],
         "tokens": sum(entry.tokens for entry in corpus.documents),
         "licences": sorted(filter(None, licences)) or [licence] * bool(licence),

@@ -41,6 +41,7 @@ class Extra(pydantic.BaseModel):
         curve: lines of the curve.
         curve_sha256: digest of these lines.
         validations: so far.
+        best: record of the best weights so far, see `best.BestWeights`.
     """
 
     model_config = pydantic.ConfigDict(strict=True)
@@ -51,6 +52,7 @@ class Extra(pydantic.BaseModel):
     curve: Count = 0
     curve_sha256: str | None = None
     validations: list[dict[str, Any]] = []
+    best: dict[str, Any] | None = None
 
 
 class _Run(pydantic.BaseModel):
@@ -106,6 +108,11 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
 def stored(out: Path) -> list[Path]:
     """The whole checkpoints of a run, the newest first."""
     return sorted((folder for folder in out.glob("checkpoint-*") if NAME.fullmatch(folder.name)), reverse=True)
+
+
+def is_beyond(out: Path, tokens: int | None) -> bool:
+    """Whether a run has a checkpoint after so many tokens: one that goes on after its card was written."""
+    return any(int(folder.name.rpartition("-")[2]) > (tokens or 0) for folder in stored(out))
 
 
 def read(folder: Path) -> Extra:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import signal
 import threading
 import time
@@ -21,11 +22,11 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
-from contextlab.training import card, checkpoint, course, hub, records
+from contextlab.training import best, card, checkpoint, course, hub, records
 from contextlab.training.board import board
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
-from contextlab.training.loop import Trainer
+from contextlab.training.loop import NotFinite, Trainer
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.records import Curve
@@ -34,7 +35,7 @@ from contextlab.training.search import searched
 from contextlab.training.streams import Streams
 from contextlab.training.validation import Stopped, Validation, Validator
 
-RUN, CURVE, BEST = "run.json", "curve.jsonl", "best.safetensors"
+RUN, CURVE = "run.json", "curve.jsonl"
 
 CurveLine = dict[str, Any]
 
@@ -185,6 +186,7 @@ class _Run:
         objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, held_back, settings, self.segment)
+        self.best = best.BestWeights(out)
         self.about = course.of(name, method, corpus, held_back, settings)
 
     def completed(
@@ -206,7 +208,10 @@ class _Run:
         if stored is None and self.processes.first:
             records.write(self.out / RUN, self.about)
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
-        self.validations: list[CurveLine] = [*extra.validations, *self._last_of_a_shorter_run(extra)]
+        if self.processes.first:
+            self.best.resume(extra.best)
+        self.validations: list[CurveLine] = [*extra.validations]
+        self._add_last_of_a_shorter_run()
         if self.validations:
             last = self.validations[-1]["validation"]
             self.validator.references = last["window"], last["full"]
@@ -219,13 +224,21 @@ class _Run:
         finally:
             self.curve.close()
 
-    def _last_of_a_shorter_run(self, extra: Extra) -> Iterator[CurveLine]:
-        """The validation with which a shorter run ended after its last checkpoint: its weights may be the best."""
-        validated = extra.validations[-1]["tokens"] if extra.validations else 0
+    def _add_last_of_a_shorter_run(self) -> None:
+        """Add the validation with which a shorter run ended after its last checkpoint: its weights may be the best."""
+        validated = self.validations[-1]["tokens"] if self.validations else 0
         written = records.read(self.out / cards.CARD)
         tokens = written and records.last_tokens(written)
-        if written and tokens and validated < tokens == self.trainer.progress.tokens:
-            yield {"tokens": tokens, "validation": {k: v for k, v in written["curve"][-1].items() if k != "tokens"}}
+        at = self.trainer.progress.tokens
+        if not written or not tokens or not validated < tokens == at < self.settings.tokens:
+            return
+        line = {"tokens": tokens, "validation": {k: v for k, v in written["curve"][-1].items() if k != "tokens"}}
+        self.validations.append(line)
+        self.curve.append(line)
+        weights = self.out / cards.FILE
+        whole = weights.is_file() and files.sha256(weights) == written["weights"]["sha256"]
+        if self.processes.first and whole and self._is_lowest:
+            self.best.keep_last(weights, tokens, self._losses[-1])
 
     def _finished(self) -> dict[str, Any] | None:
         """The card of a run that has had all its tokens with whole weights and curve; else these are made again."""
@@ -239,6 +252,8 @@ class _Run:
             or (written.get("stopped") is not None and training.get("patience") == self.settings.patience)
         )
         whole = weights.is_file() and files.sha256(weights) == own_card.weights.sha256
+        goes_on = checkpoint.is_beyond(self.out, records.last_tokens(written))
+        whole = whole and (goes_on or best.is_whole(self.out, written))
         return written if enough and whole and records.ended(self.out / CURVE, written) else None
 
     def _train(self, stop: threading.Event) -> None:
@@ -289,9 +304,11 @@ class _Run:
         if last // every < tokens // every and tokens < self.settings.tokens and self.processes.first:
             with contextlib.suppress(Stopped):
                 self._validate(stop)
+                if self._is_lowest:
+                    self.best.keep(self._save_weights, tokens, self._losses[-1])
 
     def _validate(self, stop: threading.Event) -> None:
-        """Validate, and keep the weights where they are the best; raises `Stopped` where the user asks to stop."""
+        """Validate; raises `Stopped` where the user asks to stop, and `NotFinite`."""
         if self.start is not None and not self.trainer.progress.tokens:
             validation = Validation(**{name: value for name, value in self.start.items() if name != "tokens"})
             self.validator.references = validation.window, validation.full
@@ -299,12 +316,24 @@ class _Run:
             device = self.method.backbone.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 validation = self.validator(stop.is_set)
-        line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
+        tokens = self.trainer.progress.tokens
+        if tokens and not math.isfinite(validation.loss):
+            raise NotFinite(
+                f"The loss on held-back texts is not finite after {tokens:,} tokens: use a smaller --lr, or --set "
+                "dtype=float32, and another --out."
+            )
+        line = {"tokens": tokens, "validation": validation.line()}
         self.validations.append(line)
         self._say(line)
+
+    @property
+    def _is_lowest(self) -> bool:
+        """Whether the last loss on held-back texts is the lowest."""
         losses = self._losses
-        if losses and losses[-1] == min(losses):
-            self.method.save_weights(self.out / BEST, dtype=tensors.dtype_named(self.settings.storage))
+        return bool(losses) and losses[-1] == min(losses)
+
+    def _save_weights(self, path: Path) -> None:
+        self.method.save_weights(path, dtype=tensors.dtype_named(self.settings.storage))
 
     def _say(self, line: CurveLine) -> None:
         if self.processes.first:
@@ -321,8 +350,10 @@ class _Run:
             curve=curve.length,
             curve_sha256=curve.sha256(),
             validations=self.validations,
+            best=self.best.record,
         )
         checkpoint.save(self.out, self.trainer, extra)
+        self.best.settle()
 
     def _finish(self, stop: threading.Event) -> dict[str, Any]:
         """Keep the last checkpoint, write the weights, and measure what was written."""
@@ -338,13 +369,16 @@ class _Run:
         The weights get their name together with their card: what begins with them before has no record of their cost.
         """
         path = self.out / f".{cards.FILE}"
-        self.method.save_weights(path, dtype=tensors.dtype_named(self.settings.storage))
+        self._save_weights(path)
         self.method.load_weights(path)
         try:
             self._validate(stop)
         except Stopped:
             path.unlink()
             return False
+        except NotFinite:
+            path.unlink()
+            raise
         written = card.of(
             self.name,
             self.method,
@@ -361,6 +395,8 @@ class _Run:
         written |= {"grid": list(self.trials), "best": self._best(), "stopped": self._stopped}
         # Between two cards there is none: that of the weights before would not be theirs.
         (self.out / cards.CARD).unlink(missing_ok=True)
+        if self._is_lowest:
+            self.best.keep_last(path, self.trainer.progress.tokens, self._losses[-1])
         files.rename(path, self.out / cards.FILE)
         records.write(self.out / cards.CARD, written)
         files.write(self.out / hub.README, hub.readme(written))
@@ -373,13 +409,11 @@ class _Run:
         return tokens if tokens < self.settings.tokens else None
 
     def _best(self) -> dict[str, Any] | None:
-        """The weights with the lowest loss on held-back texts, where they are not the last ones."""
-        during = [line for line in self.validations[:-1] if line["tokens"]]
-        best = min(during, key=lambda line: float(line["validation"]["loss"]), default=None)
-        if best is None or best["validation"]["loss"] >= self._losses[-1]:
+        """The weights with the lowest loss on held-back texts, where they are not the last ones and not lost."""
+        record = self.best.record
+        if record is None or self._is_lowest or record["loss"] > min(self._losses):
             return None
-        loss = best["validation"]["loss"]
-        return {"tokens": best["tokens"], "loss": loss, "file": BEST, "sha256": files.sha256(self.out / BEST)}
+        return {**record, "file": best.FILE}
 
 
 def _continued(parts: Sequence[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:
