@@ -61,6 +61,13 @@ def test_weights_are_checked_by_their_name() -> None:
     assert (checked.kind, checked.path.name, checked.wrong) == ("weights", "sliding-r8", None)
 
 
+def test_folders_behind_symbolic_links_are_checked_once(intact: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "linked").symlink_to(intact)
+    (tmp_path / "store" / "circle").symlink_to(tmp_path / "store")
+    assert len(list(verify.below([tmp_path / "store"]))) == len(list(verify.below([intact])))
+
+
 def test_a_path_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "none", tmp_path):

@@ -139,6 +139,18 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise
 
 
+def walk(top: Path | str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, also through symbolic links; every folder once."""
+    visited: set[str] = set()
+    for directory, folders, names in os.walk(top, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        yield directory, folders, names
+
+
 def rename(path: Path, target: Path) -> None:
     """Give a file or folder another name in its folder, on the disk too.
 

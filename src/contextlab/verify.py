@@ -68,8 +68,8 @@ def below(paths: Iterable[Path]) -> Iterator[Checked]:
 
 
 def _walk(top: Path) -> Iterator[Checked]:
-    """Every folder below one, itself included."""
-    for directory, folders, names in os.walk(top):
+    """Every folder below one, itself included, also through symbolic links."""
+    for directory, folders, names in files.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith(files.PARTIAL))
         folder = Path(directory)
         for kind, belongs, check in KINDS:

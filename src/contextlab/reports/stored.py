@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from contextlab import trained
+from contextlab import files, trained
 from contextlab.errors import UserError
 from contextlab.harness.labels import with_name
 from contextlab.harness.store import MANIFEST, SUMMARY, parts, read_result
@@ -81,13 +80,7 @@ def unfinished(folder: Path | str) -> list[Path]:
 def _paths(folder: Path | str, name: str) -> list[Path]:
     """Paths of files with a name, also through symbolic links; every folder is read once."""
     paths: list[Path] = []
-    visited: set[str] = set()
-    for directory, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(directory)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
+    for directory, folders, names in files.walk(folder):
         # Parts of runs that a sweep has not put together yet are in a hidden folder.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths += [Path(directory, name)] if name in (*names, *folders) else []
