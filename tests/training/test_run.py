@@ -634,6 +634,8 @@ def test_the_fair_protocol_is_the_same_for_all_methods(texts: Path, tmp_path: Pa
     assert TrainConfig.of(kinds[0], {"tokens": 10}) != TrainConfig.of(kinds[2], {"tokens": 10})
     with pytest.raises(UserError, match="protocol=fair sets order=shuffled for all methods: leave order out"):
         TrainConfig.of(kinds[0], {"tokens": 500_000, "protocol": "fair", "order": "documents"})
+    with pytest.raises(UserError, match="protocol=fair sets patience=None for all methods: leave patience out"):
+        TrainConfig.of(kinds[0], {"tokens": 500_000, "protocol": "fair", "patience": 2})
     with pytest.raises(UserError, match="protocol=fair needs 500,000 tokens or more: use --tokens 500000"):
         TrainConfig.of(kinds[0], {"tokens": 499_999, "protocol": "fair"})
 

@@ -32,6 +32,9 @@ FAIR: Mapping[str, Any] = {
     "documents": 12,
     "history": 3072,
     "scored": 1024,
+    "texts": 1,
+    "validation": "completion",
+    "patience": None,
     "grid": "3e-4|1e-3|3e-3",
 }
 """What is the same for all methods that are compared as pairs, whatever a method's own defaults are."""
