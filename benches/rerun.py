@@ -96,6 +96,9 @@ def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
     """The first examples of a stored run, compared with the same examples run again."""
     result = read_result(run)
     settings = {name: value for name, value in result.method_config.items() if value is not None}
+    if result.untrained:
+        # Weights that came with the package later may fit.
+        settings["weights"] = "none"
     with tempfile.TemporaryDirectory() as out:
         bench(
             grammar.spelled(result.method, None, settings),

@@ -461,6 +461,19 @@ def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_
     assert named.startswith("window-")
 
 
+def test_an_untrained_run_is_made_again_without_weights_that_came_later(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, weights, runs = six_texts(tmp_path / "texts"), tmp_path / "weights", tmp_path / "runs"
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    method = "window(N=32,rank=2)"
+    run_bench(method, "wikitext(tokens=64)", backbone="tiny-llama", limit=1, out=runs)
+    train(method, corpus, out=weights / "w", backbone="tiny-llama", device="cpu", tokens=300, lr=0.1, segment=32)
+    monkeypatch.setenv("CONTEXTLAB_WEIGHTS", str(weights))
+    assert not load("window", backbone="tiny-llama", N=32, rank=2).untrained
+    assert [run["equal"] for run in bench("rerun", str(runs))["runs"]] == [1]
+
+
 def test_weights_in_8_bits(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts, out = six_texts(tmp_path / "texts"), tmp_path / "mine"
