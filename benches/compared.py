@@ -28,6 +28,7 @@ def row(name: str, result: Result, baseline: Result | None) -> dict[str, Any]:
     metric = result.metrics[result.measure.name]
     line: dict[str, Any] = {"task": labels.of_result(result), "method": name, "context": result.context}
     line |= {"measure": result.measure.name, "n": metric.n}
+    line |= {"state_bytes": None if result.state is None else result.state.bytes}
     line |= {"value": metric.value, "low": metric.low, "high": metric.high}
     if baseline is None or baseline is result:
         return line
