@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from installed import METHODS
 import contextlab
 from contextlab import backbone as backbones
 from contextlab import cards, naming
-from contextlab.backbone import updates
+from contextlab.backbone import loading, updates
 from contextlab.errors import UserError
 from contextlab.testing import laws
 
@@ -212,6 +213,16 @@ def test_updates_that_are_not_there_or_do_not_fit(lora: Path, tmp_path: Path) ->
     weights.unlink()
     with pytest.raises(UserError, match="save the adapter with safetensors"):
         backbones.load(f"tiny-llama+{lora}")
+
+
+def test_an_adapter_without_its_model_is_refused_before_anybody_looks_for_one(
+    lora: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_pretrained", lambda *_, **__: pytest.fail("it is loaded"))
+    sentence = re.escape(f"{lora} is a PEFT adapter: write --backbone MODEL+{lora} with the model")
+    for load in (backbones.load, backbones.load_tokenizer):
+        with pytest.raises(UserError, match=sentence):
+            load(str(lora))
 
 
 def test_an_adapter_that_lacks_layers_or_has_no_finite_numbers_is_refused(lora: Path) -> None:

@@ -132,6 +132,11 @@ def _source(name: str) -> tuple[Path | str, dict[str, str]]:
         if not path.is_file():
             raise UserError(f"There is no GGUF file {path}: check the path.")
         return path.parent, {"gguf_file": path.name}
+    if updates.holds_adapter(path) and not (path / "config.json").exists():
+        raise UserError(
+            f"{name} is a PEFT adapter: write --backbone MODEL{updates.SIGN}{name} with the model that it was trained "
+            "on."
+        )
     if path.is_dir() or "/" in name:
         return (path if path.is_dir() else name), {}
     raise unknown("backbone", name, known())

@@ -52,6 +52,11 @@ def _joined(pieces: Sequence[str]) -> list[str]:
     return names
 
 
+def holds_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of PEFT."""
+    return (folder / PEFT_CONFIG).is_file()
+
+
 def add(model: Any, update: str, backbone_digest: str) -> tuple[Any, str]:
     """A model with an update added into its weights, in place, and the digest of both.
 
@@ -71,7 +76,7 @@ def add(model: Any, update: str, backbone_digest: str) -> tuple[Any, str]:
     if weights is not None:
         _add_learned(model, weights, backbone_digest)
         own = weights.digest
-    elif (Path(update).expanduser() / PEFT_CONFIG).is_file():
+    elif holds_adapter(Path(update).expanduser()):
         folder = Path(update).expanduser()
         model = _with_peft(model, folder)
         own = "".join(files.sha256(folder / name) for name in (PEFT_CONFIG, PEFT_WEIGHTS))
