@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 from installed import METHODS
+from safetensors.torch import load_file, save_file
 
 import contextlab
 from contextlab import backbone as backbones
@@ -208,7 +209,7 @@ def test_updates_that_are_not_there_or_do_not_fit(lora: Path, tmp_path: Path) ->
     weights = lora / updates.PEFT_WEIGHTS
     content = weights.read_bytes()
     weights.write_bytes(content[:-100])
-    with pytest.raises(UserError, match="does not fit this backbone"):
+    with pytest.raises(UserError, match=rf"^{re.escape(str(weights))} is damaged: copy the adapter again"):
         backbones.load(f"tiny-llama+{lora}")
     weights.unlink()
     with pytest.raises(UserError, match="save the adapter with safetensors"):
@@ -225,9 +226,30 @@ def test_an_adapter_without_its_model_is_refused_before_anybody_looks_for_one(
             load(str(lora))
 
 
-def test_an_adapter_that_lacks_layers_or_has_no_finite_numbers_is_refused(lora: Path) -> None:
-    from safetensors.torch import load_file, save_file
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
+def test_an_adapter_whose_settings_are_damaged_is_no_adapter_of_another_model(content: bytes, lora: Path) -> None:
+    config = lora / updates.PEFT_CONFIG
+    config.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^{re.escape(str(config))} is damaged: copy the adapter again"):
+        backbones.load(f"tiny-llama+{lora}")
 
+
+def test_an_adapter_of_a_wider_model_says_which_shape_does_not_fit(lora: Path) -> None:
+    weights = load_file(lora / updates.PEFT_WEIGHTS)
+    first, second = sorted(weights)[:2]
+    rows, columns = weights[first].shape
+    wider = {name: torch.cat([weights[name]] * 2, dim=1) for name in (first, second)}
+    save_file({**weights, **wider}, lora / updates.PEFT_WEIGHTS)
+    sentence = (
+        f"The adapter in {lora} does not fit this backbone ({first} has the shape ({rows}, {2 * columns}) and not "
+        f"({rows}, {columns})): add it to the model that it was trained on."
+    )
+    with pytest.raises(UserError) as refused:
+        backbones.load(f"tiny-llama+{lora}")
+    assert str(refused.value) == sentence
+
+
+def test_an_adapter_that_lacks_layers_or_has_no_finite_numbers_is_refused(lora: Path) -> None:
     weights = load_file(lora / updates.PEFT_WEIGHTS)
     first = min(weights)
     save_file({name: weight for name, weight in weights.items() if name != first}, lora / updates.PEFT_WEIGHTS)

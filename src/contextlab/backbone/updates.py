@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -138,24 +139,59 @@ def _with_peft(model: Any, folder: Path) -> Any:
 
     if not (folder / PEFT_WEIGHTS).is_file():
         raise UserError(f"{folder} holds {PEFT_CONFIG} and no {PEFT_WEIGHTS}: save the adapter with safetensors.")
+    _settings(folder)
+    stored = _stored(folder / PEFT_WEIGHTS)
     try:
-        # It warns of missing tensors, which are refused below.
+        # It warns of what is missing or has another shape, which is refused below.
         with warnings.catch_warnings(action="ignore"):
-            adapted = peft.PeftModel.from_pretrained(model, str(folder))
-        stored, _ = tensors.read(folder / PEFT_WEIGHTS)
-        unlike = stored.keys() ^ peft.get_peft_model_state_dict(adapted).keys()
-    except Exception as error:  # of peft, transformers and safetensors, for files of any content
+            adapted = peft.PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True)
+        misfit = _misfit(stored, peft.get_peft_model_state_dict(adapted))
+    except Exception as error:  # of peft and transformers, for files of any content
         message = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"The adapter in {folder} does not fit this backbone ({type(error).__name__}: {short(message)}): add it to "
-            "the model that it was trained on."
-        ) from error
-    if unlike:
-        raise UserError(
-            f"The adapter in {folder} does not fit this backbone ({min(unlike)} is missing or unknown): add it to the "
-            "model that it was trained on."
-        )
+        raise _unfit(folder, f"{type(error).__name__}: {short(message)}") from error
+    if misfit:
+        raise _unfit(folder, misfit)
     return merged(adapted, str(folder))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The settings of a PEFT adapter."""
+    file = folder / PEFT_CONFIG
+    try:
+        settings = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise _damaged(file) from error
+    if not isinstance(settings, dict):
+        raise _damaged(file)
+    return settings
+
+
+def _stored(file: Path) -> dict[str, Tensor]:
+    """The tensors of a PEFT adapter."""
+    try:
+        return tensors.read(file)[0]
+    except UserError as error:
+        raise _damaged(file) from error
+
+
+def _damaged(file: Path) -> UserError:
+    return UserError(f"{file} is damaged: copy the adapter again.")
+
+
+def _misfit(stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str | None:
+    """The first tensor of a file that is not as in the model with the adapter; None where all are."""
+    for name in sorted(stored.keys() ^ own.keys()):
+        return f"{name} is missing or unknown"
+    for name in sorted(stored):
+        if stored[name].shape != own[name].shape:
+            return f"{name} has the shape {tuple(stored[name].shape)} and not {tuple(own[name].shape)}"
+    return None
+
+
+def _unfit(folder: Path, reason: str) -> UserError:
+    return UserError(
+        f"The adapter in {folder} does not fit this backbone ({reason}): add it to the model that it was trained on."
+    )
 
 
 def merged(adapted: Any, name: str) -> Any:
