@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import peft
 import pytest
 import torch
 from installed import METHODS
+from peft.utils import save_and_load
 from safetensors.torch import load_file, save_file
 
 import contextlab
@@ -22,6 +25,7 @@ from contextlab.testing import laws
 
 FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt", "tiny-qwen2"]
 TARGETS = {"tiny-llama": ["q_proj", "v_proj", "down_proj"], "tiny-gpt2": ["c_attn", "c_proj"]}
+TOYS = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 TOKENS_BT = torch.randint(0, 256, (2, 40), generator=torch.Generator().manual_seed(1))
 
 
@@ -260,6 +264,59 @@ def test_an_adapter_that_lacks_layers_or_has_no_finite_numbers_is_refused(lora: 
         backbones.load(f"tiny-llama+{lora}")
 
 
+def trained_on(base: Any, lora: Path) -> None:
+    """Let an adapter say what it was trained on."""
+    config = json.loads((lora / updates.PEFT_CONFIG).read_text())
+    (lora / updates.PEFT_CONFIG).write_text(json.dumps({**config, "base_model_name_or_path": base}))
+
+
+@pytest.mark.parametrize("base", ["tiny-llama", "owner/Tiny-Llama", "/models/tiny-llama/", "", None, 3])
+def test_an_adapter_of_the_same_name_or_of_none_is_added_without_a_note(base: Any, lora: Path) -> None:
+    trained_on(base, lora)
+    assert backbones.load(f"tiny-llama+{lora}").notes == ()
+
+
+def test_an_adapter_after_another_may_have_been_trained_on_the_sum(lora: Path, tmp_path: Path) -> None:
+    second = shutil.copytree(lora, tmp_path / "second")
+    trained_on(f"tiny-llama+{lora}", second)
+    assert backbones.load(f"tiny-llama+{lora}+{second}").notes == ()
+    trained_on("tiny-llama", second)
+    assert backbones.load(f"tiny-llama+{lora}+{second}").notes == ()
+
+
+def test_an_adapter_of_a_model_with_another_name_is_noted_and_nobody_asks_the_network(
+    lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_on("meta-llama/Llama-2-7b-hf", lora)
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *_, **__: pytest.fail("it is asked"))
+    heard: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        contextlab.bench(
+            "full",
+            f"{TOYS}:Letters",
+            backbone=f"tiny-llama+{lora}",
+            out=tmp_path / "runs",
+            device="cpu",
+            limit=2,
+            progress=False,
+            on_note=heard.append,
+        )
+    assert heard == [f"{lora} says that it was trained on meta-llama/Llama-2-7b-hf; here it is added to tiny-llama."]
+    assert [warning for warning in caught if "peft" in warning.filename] == []
+
+
+def test_adapted_embeddings_are_added_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = adapted("tiny-llama", CONFIGS["rslora"])
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2)
+    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *_, **__: pytest.fail("it is asked"))
+    trained_on("owner/tiny-llama", tmp_path / "adapter")
+    method = contextlab.load("full", f"tiny-llama+{tmp_path / 'adapter'}")
+    assert (logprobs(method)[:, 1:] - expected(model)).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("name", ["full", "sliding"])
 def test_methods_keep_their_laws_on_an_updated_backbone(name: str, lora: Path) -> None:
     check_laws(name, lora)
@@ -278,11 +335,10 @@ def check_laws(name: str, lora: Path) -> None:
 
 
 def test_bench_takes_a_model_in_memory_with_its_tokenizer(lora: Path, tmp_path: Path) -> None:
-    toys = Path(__file__).parents[1] / "harness" / "toy_parts.py"
     base = backbones.load("tiny-llama")
     model = peft.PeftModel.from_pretrained(base.model, str(lora))
     options: dict[str, Any] = {"limit": 2, "progress": False}
-    task = f"{toys}:Letters"
+    task = f"{TOYS}:Letters"
     by_name = contextlab.bench("full", task, backbone=f"tiny-llama+{lora}", out=tmp_path / "a", device="cpu", **options)
     in_memory = contextlab.bench("full", task, backbone=model, tokenizer=base.tokenizer, out=tmp_path / "b", **options)
     first, second = by_name.runs[0], in_memory.runs[0]

@@ -58,10 +58,17 @@ def load(
     with process.ALONE:
         plain, added = updates.parts(name, _is_backbone)
         backbone = _loaded(plain, device, dtype, quantise)
-        model, digest = backbone.model, backbone.digest if added else ""
+        if not added:
+            return backbone
+        model, digest, summed, notes = backbone.model, backbone.digest, plain, list[str]()
+        source = str(getattr(model.config, "_name_or_path", ""))
         for update in added:
+            notes.append(updates.note(update, (source, plain, summed)))
             model, digest = updates.add(model, update, digest)
-        return Backbone(model, backbone.tokenizer, name, digest=digest) if added else backbone
+            summed = f"{summed}{updates.SIGN}{update}"
+        backbone = Backbone(model, backbone.tokenizer, summed, digest=digest)
+        backbone.notes = tuple(filter(None, notes))
+        return backbone
 
 
 def _is_backbone(name: str) -> bool:

@@ -139,19 +139,47 @@ def _with_peft(model: Any, folder: Path) -> Any:
 
     if not (folder / PEFT_WEIGHTS).is_file():
         raise UserError(f"{folder} holds {PEFT_CONFIG} and no {PEFT_WEIGHTS}: save the adapter with safetensors.")
-    _settings(folder)
     stored = _stored(folder / PEFT_WEIGHTS)
     try:
         # It warns of what is missing or has another shape, which is refused below.
         with warnings.catch_warnings(action="ignore"):
             adapted = peft.PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True)
-        misfit = _misfit(stored, peft.get_peft_model_state_dict(adapted))
+            # By the name PEFT would look up on the network whether tokens were added to the vocabulary.
+            adapted.active_peft_config.base_model_name_or_path = None
+            own = peft.get_peft_model_state_dict(adapted)
+        # Embeddings that were stored with an adapter are in the model under their own names.
+        whole = {name: weight for name, weight in adapted.state_dict().items() if name in stored}
+        misfit = _misfit(stored, {**whole, **own})
     except Exception as error:  # of peft and transformers, for files of any content
         message = str(error).strip().partition("\n")[0]
         raise _unfit(folder, f"{type(error).__name__}: {short(message)}") from error
     if misfit:
         raise _unfit(folder, misfit)
     return merged(adapted, str(folder))
+
+
+def note(update: str, names: Sequence[str]) -> str:
+    """A sentence where a PEFT adapter says that it was trained on a model of another name; empty for all others.
+
+    Args:
+        update: as for `add`.
+        names: those of the model that it is added to, the last of them with the updates before this one.
+
+    Raises:
+        UserError: when the settings of the adapter are damaged.
+    """
+    folder = Path(update).expanduser()
+    if trained.find(update) is not None or not holds_adapter(folder):
+        return ""
+    base = _settings(folder).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base or _last(base) in map(_last, names):
+        return ""
+    return f"{update} says that it was trained on {short(base)}; here it is added to {names[-1]}."
+
+
+def _last(name: str) -> str:
+    """The last component of a path or hub id, in small letters."""
+    return Path(name).name.lower()
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -49,9 +49,11 @@ class Backbone:
         name: as the user wrote it.
         max_positions: longest context the model was built for, in tokens.
         compiled: whether passes of one token per row are compiled.
+        notes: sentences on its updates that a user is told.
     """
 
     compiled = False
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: Any, tokenizer: Any, name: str, *, digest: str | None = None) -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name

@@ -100,7 +100,7 @@ def bench(
         progress: whether to show progress on standard error; when None as a bar on a terminal, else as a line a minute.
         on_result: called with the result of every run when it is finished.
         on_note: called with a sentence on every method whose weights were trained with other settings, or whose
-            examples are not computed in batches as asked.
+            examples are not computed in batches as asked, and on every adapter of a model of another name.
 
     Raises:
         UserError: for a wrong name, option, data set or folder.
@@ -126,7 +126,7 @@ def bench(
         named_methods = [method.on(model) for method in selected_methods]
         of_model = built(named_methods, model)
         say = _once(on_note or _no_call)
-        for note in filter(None, (method.note for method in of_model)):
+        for note in filter(None, (*model.notes, *(method.note for method in of_model))):
             say(note)
         bar.begin(len(on_tasks) * len(of_model), len(of_model) * sum(len(case.selected) for case in on_tasks))
         for (task, case), method in itertools.product(zip(labels_of(on_tasks), on_tasks, strict=True), of_model):
