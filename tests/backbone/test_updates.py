@@ -159,6 +159,34 @@ def test_a_name_is_cut_at_signs_that_are_no_part_of_a_path(tmp_path: Path) -> No
     assert updates.parts(f"tiny+{update}+x", is_backbone) == ("tiny", [str(update), "x"])
 
 
+def test_spellings_of_a_path_are_one_backbone_and_one_run(
+    lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("lora", "lora/", "./lora", ".//lora/."):
+        assert backbones.load(f"tiny-llama+{spelling}").name == "tiny-llama+lora"
+    assert backbones.load(f"tiny-llama+{lora}/+./lora").name == f"tiny-llama+{lora}+lora"
+    runs = [
+        contextlab.bench("full", f"{TOYS}:Letters", backbone=f"tiny-llama+{path}", device="cpu", limit=2, out="runs")
+        for path in ("lora", "./lora/", lora)
+    ]
+    assert {results.runs[0].backbone for results in runs} == {"tiny-llama+lora"}
+    assert len(list(Path("runs").glob("*/manifest.json"))) == 1
+
+
+def test_a_folder_with_the_name_of_a_model_or_of_weights_keeps_its_spelling(
+    lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lora.rename("sliding-r8")
+    base = backbones.load("tiny-llama")
+    base.model.save_pretrained("tiny-gpt2")
+    base.tokenizer.save_pretrained("tiny-gpt2")
+    with_both = backbones.load("./tiny-gpt2+./sliding-r8")
+    assert with_both.name == "./tiny-gpt2+./sliding-r8"
+    assert with_both.family == "llama"
+
+
 @pytest.fixture(scope="module")
 def trained_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("trained")

@@ -59,6 +59,16 @@ def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
     assert identities.prompt_digest("Read: ") != EMPTY
 
 
+def test_a_backbone_counts_without_the_folders_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models/llama").mkdir(parents=True)
+    for name in ("models/llama", "./models/llama/", f"{tmp_path}/models/llama"):
+        assert identities.without_folders(name) == "llama"
+        assert identities.without_folders(f"tiny-llama+{name}+domain-r16") == "tiny-llama+llama+domain-r16"
+    for name in ("smollm2-135m", "smollm2-135m+domain-r16", "owner/llama", "LlamaForCausalLM+default"):
+        assert identities.without_folders(name) == name
+
+
 def test_another_chat_template_or_bos_token_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A template counts where a task uses it, and not elsewhere."""
     model = backbone.load("tiny-llama", device="cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from contextlab import process, tensors
+from contextlab import process, tensors, trained
 from contextlab.backbone import updates
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
 from contextlab.backbone.toys import PAPER_SHAPES, REFUSED, TINY, byte_tokenizer, paper_shape, tiny
@@ -57,6 +57,7 @@ def load(
     # While transformers loads a model, it changes torch's default type and initialisers.
     with process.ALONE:
         plain, added = updates.parts(name, _is_backbone)
+        plain, added = _shortest(plain, known()), [_shortest(update, trained.names()) for update in added]
         backbone = _loaded(plain, device, dtype, quantise)
         if not added:
             return backbone
@@ -69,6 +70,15 @@ def load(
         backbone = Backbone(model, backbone.tokenizer, summed, digest=digest)
         backbone.notes = tuple(filter(None, notes))
         return backbone
+
+
+def _shortest(name: str, taken: Collection[str]) -> str:
+    """The shortest spelling of a path that means the same, which is the name of nothing else; other names as they are.
+
+    `..` stays, because a link before it may lead elsewhere.
+    """
+    path = str(Path(name))
+    return path if name and path not in taken and Path(name).expanduser().exists() else name
 
 
 def _is_backbone(name: str) -> bool:

@@ -19,6 +19,7 @@ import transformers
 from contextlab import files, registry
 from contextlab.accounting import COUNTING
 from contextlab.backbone import Backbone
+from contextlab.backbone.updates import SIGN
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.harness import code
 from contextlab.harness.store import digest
@@ -53,7 +54,7 @@ def identity(
         "method_config": _settings(method[1]),
         "method_files": files.digests_of(_settings(method[1])),
         "method_weights": method[1].weights_digest,
-        "backbone": backbone.name,
+        "backbone": without_folders(backbone.name),
         "backbone_config": digest(_architecture(backbone)),
         "weights_sha256": backbone.digest,
         "tokenizer_sha256": backbone.tokenizer_digest,
@@ -72,6 +73,12 @@ def identity(
         "torch": minor(torch.__version__),
         "transformers": minor(transformers.__version__),
     }
+
+
+def without_folders(backbone: str) -> str:
+    """The name of a backbone without the folders that its parts are in, which depend on the working directory."""
+    parts = ((part, Path(part).expanduser()) for part in backbone.split(SIGN))
+    return SIGN.join(path.absolute().name if path.exists() else part for part, path in parts)
 
 
 def _settings(method: AnyMethod) -> dict[str, Any]:
