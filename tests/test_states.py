@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
+import enum
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
-from contextlab.states import is_count
+from contextlab.states import State, is_count, joined
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -229,3 +232,66 @@ def test_counts_of_rows_stay_on_the_host(name: str, models: Any) -> None:
     for key, tensor in state.to("meta").tensors().items():
         assert tensor.device.type == ("cpu" if is_count(tensor) else "meta"), key
     assert is_count(state.length_B)
+
+
+class Box:
+    """An object that holds a tensor."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.zeros(1, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a state."""
+
+    content: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Memo(State):
+    """A state with a field of any kind."""
+
+    bank: Any
+
+
+class Kind(enum.Enum):
+    """A setting."""
+
+    PLAIN = 1
+
+
+def memo(bank: Any) -> Memo:
+    return Memo(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 4), bank)
+
+
+CONTAINERS = [{}, [], set(), collections.deque(), bytearray(), b"", Box(), torch.zeros(2).numpy()]
+
+
+@pytest.mark.parametrize("content", CONTAINERS, ids=[type(content).__name__ for content in CONTAINERS])
+def test_what_would_not_be_counted_is_refused_in_one_sentence(content: Any, tmp_path: Path) -> None:
+    kind = type(content).__name__
+    calls: list[Callable[[State], Any]] = [
+        lambda state: state.nbytes,
+        lambda state: state.fork(2),
+        lambda state: state.index([0]),
+        lambda state: state.to("cpu"),
+        lambda state: state.save(tmp_path / "state"),
+        lambda state: joined([state, state]),
+    ]
+    for bank, name in ((content, "bank"), ((1, content), "bank.1"), (Part((content,)), "bank.content.0")):
+        for call in calls:
+            with pytest.raises(UserError) as refused:
+                call(memo(bank))
+            assert str(refused.value) == (
+                f"Field {name} of Memo is of type {kind}, whose content would not be counted: keep tensors in tuples "
+                "or dataclasses."
+            )
+
+
+@pytest.mark.parametrize(
+    "content", [None, 1, 0.5, True, "int8", Kind.PLAIN, frozenset({1}), torch.int8, torch.device("cpu"), (), Part(())]
+)
+def test_what_says_how_to_understand_the_tensors_stays(content: Any) -> None:
+    assert memo(content).nbytes == 24
+    assert memo((content, torch.zeros(1))).fork(2).bank[0] == content

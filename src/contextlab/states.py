@@ -8,6 +8,7 @@ Legend: B rows, C width of the model, S slots of a cache.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,8 @@ from contextlab.errors import UserError
 
 MOST = 2**36
 """More tokens than anything reads."""
+PLAIN = (int, float, complex, str, frozenset, enum.Enum, torch.dtype, torch.device)
+"""What a state may hold beside tensors, to say how to understand them."""
 
 
 class Misfit(Exception):
@@ -76,7 +79,8 @@ class State:
     """All that a method keeps between calls: a value made of tensors, every one with the batch rows first.
 
     Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses; whatever else these hold
-    says how to understand the tensors, and is the same in every state of a method. No state sees a change of another,
+    (`PLAIN`) says how to understand the tensors, and is the same in every state of a method. Lists, dicts and other
+    objects are refused, because their tensors would be neither counted nor copied. No state sees a change of another,
     so forks share memory until they are read.
 
     Attributes:
@@ -231,17 +235,26 @@ def _filled_up(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     )
 
 
-def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
-    """Rebuild a nest of dataclasses and tuples with `visit(name, tensor)` in place of every tensor."""
+def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any], whole: str = "") -> Any:
+    """Rebuild a nest of dataclasses and tuples, of type `whole`, with `visit(name, tensor)` in place of every tensor.
+
+    Raises:
+        UserError: for a part in which tensors would stay unseen.
+    """
     if isinstance(value, Tensor):
         return visit(name, value)
-    prefix = f"{name}." if name else ""
+    prefix, whole = f"{name}." if name else "", whole or type(value).__qualname__
     if isinstance(value, tuple):
-        return tuple(_walk(item, f"{prefix}{i}", visit) for i, item in enumerate(value))
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return tuple(_walk(item, f"{prefix}{i}", visit, whole) for i, item in enumerate(value))
+    if value is None or isinstance(value, PLAIN):
         return value
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise UserError(
+            f"Field {name} of {whole} is of type {type(value).__qualname__}, whose content would not be counted: keep "
+            "tensors in tuples or dataclasses."
+        )
     parts = [field.name for field in dataclasses.fields(value) if field.init]
-    changed = {part: _walk(getattr(value, part), prefix + part, visit) for part in parts}
+    changed = {part: _walk(getattr(value, part), prefix + part, visit, whole) for part in parts}
     return dataclasses.replace(value, **changed)
 
 

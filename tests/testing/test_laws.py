@@ -168,7 +168,23 @@ class HoldsOtherRowsSlots(Full):
     """A row has as many bytes as the longest."""
 
     def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
-        return PaddedState(**vars(super().start(batch_size, ahead=ahead)))
+        return PaddedState(**super().start(batch_size, ahead=ahead).__getstate__())
+
+
+@dataclasses.dataclass(frozen=True)
+class DictState(LocalState):
+    """Keeps something in a dict."""
+
+    bank: dict[str, Tensor]
+
+
+class KeepsADict(Full):
+    """What it keeps is not counted."""
+
+    def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
+        return DictState(
+            **super().start(batch_size, ahead=ahead).__getstate__(), bank={"zeros": torch.zeros(batch_size)}
+        )
 
 
 class NotAProbability(Full):
@@ -286,6 +302,7 @@ class Fails(Full):
         (ChangesTheState, "score is pure"),
         (MixesRows, "rows"),
         (HoldsOtherRowsSlots, "rows"),
+        (KeepsADict, "saving"),
         (NotAProbability, "normalised"),
         (IsRandom, "determinism"),
         (TouchesTheBackbone, "backbone untouched"),
