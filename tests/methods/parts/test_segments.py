@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.backbone import Backbone, load
+from contextlab.errors import UserError
 from contextlab.methods.parts.local_cache import LocalCache, LocalConfig, LocalState
 from contextlab.methods.parts.segments import SegmentMethod
 
@@ -86,6 +89,54 @@ def test_all_heads_keep_equally_many_slots_also_where_some_have_no_importance(ll
     assert int(state.kv.used_B) == 5
     for head in range(llama.kv_heads):  # of equally important slots the earlier stay
         assert torch.equal(state.kv.v[0][0, head], expected.kv.v[0][0, head, :5])
+
+
+NAN = float("nan")
+
+
+class Doubtful(Ranked):
+    """Has no number for some slots, in every layer and head where it ranks by head."""
+
+    by_head = False
+
+    def importance(self, state: LocalState) -> Any:
+        """As ranked."""
+        rank_BS = super().importance(state)
+        if not self.by_head or rank_BS is None:
+            return rank_BS
+        return [rank_BS[:, None].expand(-1, self.backbone.kv_heads, -1)] * self.backbone.layers
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize("nan", [2, 7])
+def test_an_importance_that_is_no_number_is_refused(nan: int, by_head: bool, llama: Backbone) -> None:
+    ranks = [NAN if slot == nan else 0.0 for slot in range(8)]
+    method = Doubtful(llama, LocalCache(8, keep_last=5), ranks)
+    method.by_head = by_head
+    state, _ = method.read(method.start(), tokens(7))
+    with pytest.raises(UserError, match="The importance that Doubtful gives to a token is not a number: return"):
+        method.read(state, tokens(1))
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+def test_no_number_is_needed_where_importance_decides_nothing(by_head: bool, llama: Backbone) -> None:
+    """For the first slots, at padding, and in a row whose segment goes on."""
+
+    class Indifferent(Doubtful):
+        def importance(self, state: LocalState) -> Any:
+            padding_BS = torch.arange(state.kv.slots) >= state.kv.used_B[:, None]
+            unused_B1S = (padding_BS | (state.left_B > 0)[:, None])[:, None]
+            parts_BKS = super().importance(state)
+            if isinstance(parts_BKS, Tensor):
+                return parts_BKS.masked_fill(unused_B1S[:, 0], NAN)
+            return [part_BKS.masked_fill(unused_B1S, NAN) for part_BKS in parts_BKS]
+
+    method = Indifferent(llama, LocalCache(8, keep_first=2, keep_last=3), [NAN, NAN, *[0.0] * 9])
+    method.by_head = by_head
+    state, _ = method.read(method.start(2), tokens(8).repeat(2, 1), torch.tensor([8, 3]))
+    state, _ = method.read(state, tokens(5).repeat(2, 1), torch.tensor([1, 5]))
+    assert state.left_B.tolist() == [7, 8]
+    assert state.kv.used_B.tolist() == [6, 5]
 
 
 def test_only_segments_that_start_cold_are_placed_for_what_is_ahead(llama: Backbone) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
+from contextlab.errors import UserError
 from contextlab.method import C, Capabilities, Lengths
 from contextlab.methods.parts.blocks import BlockMethod
 from contextlab.methods.parts.branches import Branches
@@ -80,8 +81,25 @@ class SegmentMethod(BlockMethod[C, L]):
         Args:
             state: after all tokens of the segment, before anything is cut back.
             ended_B: bool.
+
+        Raises:
+            UserError: for an importance on the host that is not a number.
         """
-        return self.local.cut_back(state, self.network, self.importance(state))
+        importance = self.importance(state)
+        parts = [importance[:, None]] if isinstance(importance, Tensor) else importance or ()
+        # On a device every layer's launches count; a method's laws are checked on a CPU.
+        if parts and all(part.is_cpu for part in parts) and self._doubtful(parts, state, ended_B):
+            raise UserError(
+                f"The importance that {type(self).__name__} gives to a token is not a number: return numbers, or minus "
+                "infinity to drop a token."
+            )
+        return self.local.cut_back(state, self.network, importance)
+
+    def _doubtful(self, parts_BKS: Sequence[Tensor], state: L, ended_B: Tensor) -> bool:
+        """Whether an importance is not a number where it decides what stays."""
+        slot_S = torch.arange(state.kv.slots)
+        decides_BS = (slot_S >= self.local.keep_first) & (slot_S < state.kv.used_B[:, None]) & ended_B[:, None]
+        return any(bool((part_BKS.isnan() & decides_BS[:, None]).any()) for part_BKS in parts_BKS)
 
     def placed_for(self, ahead: Lengths | None) -> Lengths | None:
         """The lengths with which a segment ends; only segments that start cold are placed for what is ahead."""
