@@ -95,7 +95,7 @@ class LocalConfig(MethodConfig):
     N: pydantic.PositiveInt | None = None
 
     def length(self, positions: int) -> int:
-        """Tokens of a window where there are so many positions for it.
+        """Tokens of a window where there are so many positions for it, all of the model's or a part of them.
 
         Raises:
             UserError: when there are none, or the window asked for does not fit.
@@ -103,9 +103,7 @@ class LocalConfig(MethodConfig):
         if positions < 1:
             raise UserError("What is kept leaves no positions of the model for a window: keep fewer tokens.")
         if self.N is not None and positions < self.N:
-            raise UserError(
-                f"A window of {self.N} tokens does not fit the model's {positions} positions: use N={positions}."
-            )
+            raise UserError(f"N={self.N} is more than the {positions} tokens that fit: use N={positions} or less.")
         return self.N or min(1024, positions)
 
 
