@@ -13,7 +13,7 @@ from made_tables import NATS, STATE, column, table
 from stored_runs import result, three
 
 from contextlab.reports import latex
-from contextlab.reports.cells import Cell, ColumnKind, Table
+from contextlab.reports.cells import Cell, Column, ColumnKind, Table
 from contextlab.reports.layout import TableLayout
 from contextlab.reports.names import Names
 from contextlab.reports.stored import summaries
@@ -97,7 +97,9 @@ def test_a_marked_number_has_a_place_for_every_digit_of_its_column(cells: list[C
     marked = [dataclasses.replace(cell, mark="best") for cell in cells]
     text = latex.document(table({f"m{n}": [cell] for n, cell in enumerate(marked)}, [column("x", kind)]))
     form = re.search(r"table-format=[+-]?(\d+)(?:\.(\d+))?", text)
-    places = re.findall(r"\{((?:\\phantom\{0\})*)\\textbf\{[+-]?(\d+)(?:\.(\d+))?\}((?:\\phantom\{0\})*)\}", text)
+    places = re.findall(
+        r"\{((?:\\phantom\{0\})*)\\textbf\{(?:\+|\$-\$)?(\d+)(?:\.(\d+))?\}((?:\\phantom\{0\})*)\}", text
+    )
     assert form is not None
     assert len(places) == len(cells)
     for before, whole, decimals, after in places:
@@ -122,6 +124,14 @@ def test_deviations_over_seeds_stand_beside_their_means() -> None:
     assert r"a & 3.200 & {\scriptsize $\pm$ 0.250} \\" in latex.document(
         table({"a": [Cell(3.2, deviation=0.25)]}, [NATS])
     )
+
+
+def test_intervals_and_headings_have_a_minus_and_names_their_hyphens() -> None:
+    difference = Column("", "nats_per_token - full-8", "difference", "nats/token - full-8")
+    text = latex.document(table({"long-mem": [Cell(-0.132, -0.159, -0.11)]}, [difference]))
+    assert r"long-mem & -0.132 & {\scriptsize {[}$-$0.159, $-$0.110{]}} \\" in text
+    assert r"{\begin{tabular}[b]{@{}c@{}}nats/token $-$\\full-8\end{tabular}}" in text
+    assert r"a & {\textbf{$-$0.500}}" in latex.document(table({"a": [Cell(-0.5, mark="best")]}, [NATS]))
 
 
 def test_tables_have_captions_labels_and_small_print() -> None:

@@ -7,6 +7,7 @@ safe side; a table that is wider than the page becomes several.
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Iterable, Sequence
 
 from contextlab import files, harmless
@@ -30,6 +31,8 @@ GAP = 6.0
 LONGEST = 26
 """The most characters of a part of a row's label; longer ones have a note."""
 STACKED = r"{\begin{tabular}[b]{@{}c@{}}%s\end{tabular}}"
+MINUS = re.compile(r"(?:(?<!\S)|(?<=\{\[\}))-(?=\d|\s|$)")
+"""A hyphen before a number or between words, where it is a minus sign; in text siunitx does not make it one."""
 SMALL_PRINT = r"\par\smallskip\parbox{\linewidth}{\scriptsize %s}"
 ESCAPED = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"}
@@ -74,6 +77,11 @@ def escaped(text: object) -> str:
     """Text in which nothing acts as a command; characters that pdfLaTeX does not know are written as `?`."""
     plain = harmless.line(text).translate(ESCAPED)
     return "".join(character if ord(character) < 0x250 else "?" for character in plain)
+
+
+def _with_minus(text: str) -> str:
+    """Escaped text with minus signs; hyphens within names stay."""
+    return MINUS.sub("$-$", text)
 
 
 def _environment(table: Table, labels: RowLabels, columns: list[int], kind: str, part: int, small: str) -> str:
@@ -136,7 +144,7 @@ def _group_heading(columns: Sequence[Column], keys: int, table: Table, numbers: 
 def _heading(table: Table, columns: Sequence[int]) -> str:
     cells = [escaped(key) for key in table.keys]
     for number_ in columns:
-        lines = [escaped(line) for line in _heading_lines(table.columns[number_])]
+        lines = [_with_minus(escaped(line)) for line in _heading_lines(table.columns[number_])]
         text = r"\\".join(lines)
         cells.append(f"{{{text}}}" if len(lines) == 1 else STACKED % text)
         cells += [STACKED % r"95\,\%\\interval"] * (_fields(table, number_) - 1)
@@ -186,7 +194,7 @@ def _cells(table: Table, row: int, column: int) -> list[str]:
     texts = [text + (f" {escaped(cell.sign)}" if cell.sign else "")]
     if _fields(table, column) == 2:
         bracketed = deviation(cell, kind) or interval(cell, kind)
-        texts.append(rf"{{\scriptsize {escaped(bracketed)}}}" if bracketed else "")
+        texts.append(rf"{{\scriptsize {_with_minus(escaped(bracketed))}}}" if bracketed else "")
     return texts
 
 
@@ -214,7 +222,7 @@ def _marked(text: str, cell: Cell, digits: tuple[int, int]) -> str:
     before = r"\phantom{0}" * (digits[0] - len(whole))
     after = r"\phantom{0}" * (digits[1] - len(decimals))
     command = r"\textbf" if cell.mark == "best" else r"\underline"
-    return rf"{{{before}{command}{{{text}}}{after}}}"
+    return rf"{{{before}{command}{{{_with_minus(text)}}}{after}}}"
 
 
 def _format(table: Table, column: int) -> tuple[int, int]:
