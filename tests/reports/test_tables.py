@@ -316,6 +316,47 @@ def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[floa
     assert "share" not in comparison(results)
 
 
+HEADED = {"metrics": ["share", "nats_per_token"]}
+EQUAL = {"window": 3.2, "sliding": 3.05, "full": 3.2}
+
+
+@pytest.mark.parametrize(
+    ("results", "options", "reason"),
+    [
+        ([result(name, nats) for name, nats in EQUAL.items()], HEADED, "full has no certain gain over window here"),
+        (three()[:2], HEADED, "window or full is missing, or was run on other examples"),
+        (three()[:2], {"twins": ("window", "full")}, "window or full is missing, or was run on other examples"),
+        (three()[:2], {"twins": ("sliding", "window")}, "window has no certain gain over sliding here"),
+        (
+            [result("window"), result("full", 3.0, split="S1")],
+            HEADED,
+            "window or full is missing, or was run on other examples",
+        ),
+        ([result("window"), result("full", 3.0)], HEADED, "only window and full have one"),
+        (three(), {"twins": ("window", "full"), "metrics": ["word_perplexity"]}, "--metric does not name it"),
+        (
+            [trained("window", 3.2), trained("full", 3.0)],
+            HEADED,
+            "window or full has learned: name two that were trained alike with --twins",
+        ),
+        (
+            [changed(run, metrics={"f1": METRIC}, parts={}) for run in three()],
+            {"metrics": ["share"]},
+            "these runs have no nats per token",
+        ),
+    ],
+)
+def test_the_caption_says_why_there_is_no_share(results: list[Result], options: dict[str, Any], reason: str) -> None:
+    frame = comparison(results, **options)
+    assert not any("share" in column for column in frame)
+    assert f" No share: {reason}." in frame.attrs["caption"]
+
+
+def test_the_caption_is_silent_on_a_share_that_nobody_named() -> None:
+    assert "No share" not in comparison(three()[:2]).attrs["caption"]
+    assert "No share" not in comparison(three(), **HEADED).attrs["caption"]
+
+
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6, 1e30])
 def test_cells_stay_short(size: float) -> None:
     run = result(nats=size, cost={"query": {**COST, "flops": round(size)}})

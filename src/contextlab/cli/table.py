@@ -71,7 +71,7 @@ def table(
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
     from contextlab.reports.filters import selection_of
-    from contextlab.reports.layout import ENDS, TableLayout
+    from contextlab.reports.layout import TableLayout
 
     style = format_of(style, FORMATS)
     check_known("choice of --seeds", [seeds], ("each", "mean"))
@@ -82,7 +82,7 @@ def table(
         metrics=_words(metric),
         costs=_words(cost),
         baselines=tuple(baseline or ()),
-        twins=twins or ENDS,
+        twins=twins,
         controls=controls,
         sort=sort,
         names=names_of(names),

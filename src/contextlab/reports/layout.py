@@ -29,8 +29,8 @@ class TableLayout:
             settings where there is only one result of it. One of them may be a pattern with `*`, `?` or `|`, which
             stands for the best of several (`EqualBytes`).
         twins: the methods whose shares are 0 and 1, named as the baselines: cold windows and full attention, with the
-            same training as the methods between them. Where these have learned, the shares of methods that have not
-            stay between plain `window` and `full`.
+            same training as the methods between them; `ENDS` where nobody names any. Where these have learned, the
+            shares of methods that have not stay between plain `window` and `full`.
         controls: whether rows are of the own context alone, each with its difference to the same method without a
             context and with another example's, where these were run.
         sort: a dimension or column to order the rows by, with `-` for descending; the order of the runs when empty.
@@ -47,7 +47,7 @@ class TableLayout:
     metrics: tuple[str, ...] = ()
     costs: tuple[str, ...] = costs.FEW
     baselines: tuple[str, ...] = ()
-    twins: tuple[str, str] = ENDS
+    twins: tuple[str, str] | None = None
     controls: bool = False
     sort: str = ""
     names: Names = dataclasses.field(default_factory=Names)
@@ -70,6 +70,16 @@ class TableLayout:
         costs.selected(self.costs)
         if not self.rows:
             raise UserError("The table has no rows: name at least one dimension with --rows.")
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The methods whose shares are 0 and 1."""
+        return self.twins or ENDS
+
+    @property
+    def names_share(self) -> bool:
+        """Whether the share, or methods for it, are named, so that a table without it says why."""
+        return self.twins is not None or SHARE in self.metrics
 
     @property
     def shows_share(self) -> bool:

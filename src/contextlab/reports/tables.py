@@ -29,7 +29,7 @@ from contextlab.reports.entries import (
 )
 from contextlab.reports.equal_bytes import EqualBytes, is_pattern
 from contextlab.reports.layout import ENDS, SHARE, TableLayout
-from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
+from contextlab.reports.significance import NATS, PartsOf, marks, share, tested, tested_as
 from contextlab.reports.stored import gc_paused
 
 
@@ -71,8 +71,9 @@ class _Builder:
         if len(patterns) > 1:
             raise UserError(f"{' and '.join(patterns)} are patterns of baselines: give one of them, beside names.")
         check_known("method in these results", [name for name in layout.baselines if name not in patterns], methods)
-        check_known("method in these results", layout.twins if layout.twins != ENDS else [], methods)
-        self.peers = peers(self.entries, [*layout.baselines, *(layout.twins if layout.twins != ENDS else [])])
+        twins = layout.ends if layout.ends != ENDS else ()
+        check_known("method in these results", twins, methods)
+        self.peers = peers(self.entries, [*layout.baselines, *twins])
         self._check_twins()
         self.parts_of = PartsOf()
         self.equal_bytes = EqualBytes(self.entries, patterns[0], self.parts_of, self.names) if patterns else None
@@ -127,9 +128,9 @@ class _Builder:
     def _check_twins(self) -> None:
         """Refuse ends of the share of which one has learned from text and the other has not."""
         for group in self.peers.values():
-            ends = [group[name] for name in self.layout.twins if name in group]
-            if self.layout.twins != ENDS and len({learned(end.first) for end in ends}) > 1:
-                named = " and ".join(self.layout.twins)
+            ends = [group[name] for name in self.layout.ends if name in group]
+            if self.layout.ends != ENDS and len({learned(end.first) for end in ends}) > 1:
+                named = " and ".join(self.layout.ends)
                 raise UserError(f"Only one of the twins {named} has learned: name two that were trained alike.")
 
     def _group(self, entry: TableRow) -> str:
@@ -232,8 +233,26 @@ class _Builder:
     @functools.cached_property
     def _pairs(self) -> tuple[tuple[str, str], ...]:
         """The layout's twins; beside them, where they have learned, the ends of what has not."""
-        twins = [group[name] for group in self.peers.values() for name in self.layout.twins if name in group]
-        return (self.layout.twins, ENDS) if any(learned(twin.first) for twin in twins) else (self.layout.twins,)
+        twins = [group[name] for group in self.peers.values() for name in self.layout.ends if name in group]
+        return (self.layout.ends, ENDS) if any(learned(twin.first) for twin in twins) else (self.layout.ends,)
+
+    def _why_no_share(self) -> str:
+        """Why no column has a share."""
+        names = self.layout.ends
+        low, high = (self.names.of("method", name) for name in names)
+        pairs = [[group[name] for name in names] for group in self.peers.values() if set(names) <= group.keys()]
+        ends = [end for pair in pairs if of_common_seeds(*pair) for end in pair]
+        if not self.layout.shows_share:
+            return "--metric does not name it"
+        if not ends:
+            return f"{low} or {high} is missing, or was run on other examples"
+        if not any(NATS in end.first.metrics for end in ends):
+            return "these runs have no nats per token"
+        if names == ENDS and any(learned(end.first) for end in ends):
+            return f"{low} or {high} has learned: name two that were trained alike with --twins"
+        if any(cell is not None for cell in self._shares.values()):
+            return f"only {low} and {high} have one"
+        return f"{high} has no certain gain over {low} here"
 
     def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, TableRow]]) -> dict[int, Cell]:
         """The best and second best cells of a column with their marks, where all are of the same examples and seeds."""
@@ -321,6 +340,8 @@ class _Builder:
         of_shares = {self._ends(entry) for entry in self.entries if self._shares[id(entry)] is not None}
         ends = [names for names in dict.fromkeys(self._pairs) if names in of_shares]
         yield from captions.legend(columns, ends, self.names, noisy=noisy)
+        if self.layout.names_share and not any(column.kind == "share" for column in columns):
+            yield f"No share: {self._why_no_share()}"
         yield from captions.unequal_timing(self._shown, columns, self.names)
         methods = ((self.names.of("method", entry.words["method"]), entry.first) for entry in self.entries)
         yield from dict.fromkeys(line for label, result in methods if (line := labels.legend(label, result)))
