@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -243,6 +243,7 @@ def _of_csv(path: Path, delimiter: str) -> Iterator[OwnRow]:
         if header is None:
             return
         names = [name.strip() for name in header]
+        _check_separated(path, header, delimiter)
         for name in filter(None, names):
             if names.count(name) > 1:
                 raise UserError(f"{path} has two columns '{short(name)}': give every column its own name.")
@@ -257,7 +258,19 @@ def _of_csv(path: Path, delimiter: str) -> Iterator[OwnRow]:
             if cells:
                 yield OwnRow(where, dict(zip(names, cells, strict=True)), path.parent, flat=True)
     except csv.Error as error:
+        if "new-line character" in str(error):
+            raise UserError(f"Line {start} of {path} ends with \\r alone: save the file with line ends \\n.") from None
         raise UserError(f"Line {start} of {path} is not valid csv ({error}): correct its quotes.") from None
+
+
+def _check_separated(path: Path, header: Sequence[str], delimiter: str) -> None:
+    """Refuse a file whose columns another character separates, as spreadsheets of some languages write it."""
+    if delimiter == "," and len(header) == 1 and ";" in header[0]:
+        raise UserError(f"{path} separates its columns by ';': separate them by commas.")
+    if delimiter == "," and len(header) == 1 and "\t" in header[0]:
+        raise UserError(
+            f"{path} separates its columns by tabs: separate them by commas, or let its name end with .tsv."
+        )
 
 
 def _of_parquet(path: Path) -> Iterator[OwnRow]:
