@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         BrokenPack: when it cannot be unpacked, perhaps after some of it was read.
         UserError: when it holds more than it may.
     """
-    unpack = UNPACK.get(path.suffix)
+    unpack = UNPACK.get(path.suffix.lower())
     if unpack is None:
         with open(path, "rb") as plain:
             yield plain

@@ -37,6 +37,12 @@ def test_documents_of_every_form_are_read_in_the_order_of_the_files(tmp_path: Pa
     assert documents[0].sha256 == hashlib.sha256(b"one\nline").hexdigest()
 
 
+def test_endings_are_compared_without_case(tmp_path: Path) -> None:
+    (tmp_path / "a.JSONL").write_text(json.dumps({"text": "one"}))
+    (tmp_path / "b.TXT.GZ").write_bytes(gzip.compress(b"two"))
+    assert texts(tmp_path) == ["one", "two"]
+
+
 def test_one_file_is_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\f\ntwo")
     (tmp_path / "b.txt").write_text("three")

@@ -76,13 +76,13 @@ class CorpusSource:
             UserError: when a file is broken, not UTF-8, or holds lines of another form.
         """
         for name, path in self.files.items():
-            if instructions.ENDING in path.name:
+            if instructions.ENDING in path.name.lower():
                 pool = instructions.read_pool(path.parent / instructions.POOL)
                 for task, text in instructions.texts(path, named_files.text(path).split("\n"), pool):
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
                     yield TrainingText(f"{name}#{task}", (TextPart(text),), sha256, self.index.get(sha256, {}))
                 continue
-            lines = ".jsonl" in path.suffixes
+            lines = ".jsonl" in Path(path.name.lower()).suffixes
             texts = _lines(path) if lines else (((TextPart(text),), {}) for text in END.split(named_files.text(path)))
             for number, (parts, about) in enumerate(texts):
                 text = "".join(part.text for part in parts)
@@ -103,7 +103,8 @@ def open_source(location: str | Path) -> CorpusSource:
     """
     named = named_files.named_files(location, FORMS, "corpus", without=INDEX)
     index = named.folder / INDEX
-    pools = {path.parent / instructions.POOL for path in named.files.values() if instructions.ENDING in path.name}
+    of_tasks = [path for path in named.files.values() if instructions.ENDING in path.name.lower()]
+    pools = {path.parent / instructions.POOL for path in of_tasks}
     further = sorted(file for file in (index, *pools) if file.is_file())
     listed = {**named.files, **{file.relative_to(named.folder).as_posix(): file for file in further}}
     digests = {name: named_files.digest(file) for name, file in listed.items()}

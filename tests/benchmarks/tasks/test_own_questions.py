@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
+import hashlib
 import importlib
 import io
 import json
@@ -417,6 +419,34 @@ def test_texts_are_files_or_rows(tmp_path: Path) -> None:
     assert {part.cluster for parts in run.parts.values() for part in parts["nats_per_token"]} == {"b0", "b1"}
 
 
+def test_the_note_names_what_is_left_out_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for name in ("a.txt", "b.md"):
+        put(tmp_path, f"folder/{name}", name.encode())
+    before = load("texts", folder)
+    assert before.note == f"own data: folder, 2 texts, sha256 {before.sha256[:12]}"
+    digests = "".join(f"{hashlib.sha256(name.encode()).hexdigest()}  {name}\n" for name in ("a.txt", "b.md"))
+    assert before.sha256 == hashlib.sha256(digests.encode()).hexdigest()
+    for name in ("c.pdf", "list.csv", "p.png", "q.png", ".hidden.pdf"):
+        put(tmp_path, f"folder/{name}", as_csv([{"text": "a"}]))
+    (folder / "away.txt").symlink_to("nowhere")
+    after = load("texts", folder)
+    assert after == dataclasses.replace(before, note=f"{before.note}; left out: away.txt, c.pdf, list.csv, 2 more")
+    put(tmp_path, "folder/d.TXT", b"d")
+    assert [text.text for text in load("texts", folder).examples] == ["a.txt", "b.md", "d"]
+
+
+def test_files_that_a_table_names_are_not_left_out(tmp_path: Path) -> None:
+    rows = [{"file": "deep/a.md", "question": "Where?", "answer": "Rome"}]
+    put(tmp_path, "folder/A.CSV", as_csv(rows))
+    for name in ("deep/a.md", "deep/b.md"):
+        put(tmp_path, f"folder/{name}", TEXTS[0].encode())
+    assert load("questions", tmp_path / "folder").note.endswith("; left out: deep/b.md")
+    put(tmp_path, "labels/a.csv", as_csv(LABELLED))
+    put(tmp_path, "labels/b.md", b"b")
+    assert load("labels", tmp_path / "labels", k=4).note.endswith("; left out: b.md")
+
+
 CONTEXT, ROW = {"context": TEXTS[0]}, ours(1)[0]
 TURN = {"id": 1, **CONTEXT}
 HEAD = b"context,question,answer\n"
@@ -610,7 +640,7 @@ BAD: dict[str, tuple[str, str, bytes, dict[str, Any], str]] = {
     "no parquet": ("questions", "a.parquet", b"PAR1", {}, r"a\.parquet is no parquet file"),
     "no pack": ("questions", "a.jsonl.gz", GOOD, {}, r"a\.jsonl\.gz cannot be read"),
     "half a pack": ("questions", "a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], {}, r"a\.jsonl\.gz cannot be read"),
-    "unknown ending": ("questions", "a.xlsx", b"PK", {}, r"holds no such files: give files that end in"),
+    "unknown ending": ("questions", "a.xlsx", b"PK", {}, r"a\.xlsx has no known ending: save it as \.jsonl, "),
     "long line": ("questions", "a.jsonl", b'{"context": "' + b"a" * 300 + b'"}', {}, r"Line 1 of .* has more than"),
     "prompt without context": (
         "questions",

@@ -23,11 +23,13 @@ class NamedFiles:
         name: of the file, the folder, or the data set.
         folder: that they are in.
         files: by their path below the folder, in the order of the paths.
+        left_out: paths of what else a folder holds: files of another kind, and links that lead to no file.
     """
 
     name: str
     folder: Path
     files: Mapping[str, Path]
+    left_out: tuple[str, ...] = ()
 
 
 def named_files(location: str | Path, endings: tuple[str, ...], kind: str, without: str = "") -> NamedFiles:
@@ -36,7 +38,7 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
     Args:
         location: a folder, in which every file with one of the endings counts at any depth; one file; or `hub:NAME`,
             perhaps `hub:NAME@REVISION`.
-        endings: of names of files, with their packings.
+        endings: of names of files in small letters, with their packings; names may have capitals.
         kind: what is read, in errors.
         without: the name of files that are left out.
 
@@ -52,18 +54,28 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
         below = sorted(_files_below(path)) if path.is_dir() else [path]
     except OSError as error:
         raise unreadable(Path(error.filename or path), error) from error
-    chosen = [file for file in below if file.name.endswith(endings) and file.name != without]
+    if path.is_file() and not has_ending(path, endings):
+        raise UserError(f"{path} has no known ending: save it as {', '.join(endings)}.")
+    folder = path if path.is_dir() else path.parent
+    paths = {file.relative_to(folder).as_posix(): file for file in below if file.name != without}
+    chosen = {name: file for name, file in paths.items() if has_ending(file, endings) and file.is_file()}
     if not chosen:
         raise UserError(f"{path} holds no such files: give files that end in {', '.join(endings)}.")
-    folder = path if path.is_dir() else path.parent
-    name = str(location) if hub else path.resolve().name
-    return NamedFiles(name, folder, {file.relative_to(folder).as_posix(): file for file in chosen})
+    # Of a data set on the hub only what is read is fetched.
+    left_out = () if hub else tuple(name for name in paths if name not in chosen)
+    return NamedFiles(str(location) if hub else path.resolve().name, folder, chosen, left_out)
+
+
+def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
+    """Whether a file's name has one of some endings, in small letters or capitals."""
+    return path.name.lower().endswith(endings)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The files of a folder, without what is hidden: programs keep copies of files there."""
+    """The files and links of a folder, without what is hidden: programs keep copies of files there."""
     for file in folder.rglob("*"):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+        there = file.is_file() or file.is_symlink()
+        if there and not any(part.startswith(".") for part in file.relative_to(folder).parts):
             yield file
 
 

@@ -67,12 +67,14 @@ class OwnQuestions:
         asks: whether there are questions.
         readings: contexts in the order of their first questions.
         digests: sha256 of every file that was read.
+        left_out: paths of other files in the folder.
     """
 
     layout: str
     asks: bool
     readings: tuple[Reading, ...]
     digests: tuple[str, ...]
+    left_out: tuple[str, ...]
 
     @property
     def sha256(self) -> str:
@@ -95,7 +97,8 @@ def own_questions(files: NamedFiles, columns: QuestionColumns) -> OwnQuestions:
     if not reader.contexts:
         raise UserError(f"{files.name} holds no questions: write a header and lines, or one JSON object a line.")
     digests = [named_files.digest(path) for path in (*files.files.values(), *reader.texts)]
-    return OwnQuestions(reader.layout, reader.asks, tuple(reader.readings()), tuple(digests))
+    left_out = tuple(name for name in files.left_out if files.folder / name not in reader.texts)
+    return OwnQuestions(reader.layout, reader.asks, tuple(reader.readings()), tuple(digests), left_out)
 
 
 def told(row: OwnRow) -> str:

@@ -136,7 +136,7 @@ def rows(path: Path) -> Iterator[OwnRow]:
     Raises:
         UserError: when the file cannot be read, or is no table of the kind that its name says.
     """
-    form = next(form for form in FORMS if path.name.endswith(form)).removesuffix(".gz").removesuffix(".xz")
+    form = next(form for form in FORMS if named_files.has_ending(path, (form,))).removesuffix(".gz").removesuffix(".xz")
     if form == ".parquet":
         return _of_parquet(path)
     if form == ".json":

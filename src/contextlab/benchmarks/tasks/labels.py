@@ -85,7 +85,8 @@ class Labels(OwnFiles):
         digests = [named_files.digest(path) for files in self._files() for path in files.files.values()]
         sha256 = digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
         about = f"{count_of(sum(len(block.items) for block in blocks), 'text')} with {len(self.labels)} labels"
-        return own_dataset(blocks, self.config.path, sha256, about)
+        left_out = [name for files in self._files() for name in files.left_out]
+        return own_dataset(blocks, self.config.path, sha256, about, left_out)
 
     def protocol(self, split: str, context: Control = "own") -> IclProtocol:
         """The protocol with the labels of the file.

@@ -11,7 +11,7 @@ from contextlab import grammar
 from contextlab.benchmarks.data import named_files
 from contextlab.benchmarks.data.named_files import HUB, NamedFiles
 from contextlab.benchmarks.task import LENGTHS, Dataset, Source, Task
-from contextlab.errors import UserError
+from contextlab.errors import UserError, listed, short
 
 FUNCTION = ".py:"
 
@@ -30,8 +30,8 @@ class NamesFiles(Task):
     def spelled(self, split: str) -> str:
         """A split with its settings, in which files have no folders."""
         settings = self.config.changed()
-        short = {name: without_folder(value) if name in self.named else value for name, value in settings.items()}
-        return grammar.spelled_split(split, {name: value for name, value in short.items() if name not in LENGTHS})
+        named = {name: without_folder(value) if name in self.named else value for name, value in settings.items()}
+        return grammar.spelled_split(split, {name: value for name, value in named.items() if name not in LENGTHS})
 
     def identified(self, spelled: str) -> str:
         """The settings, in which files are left out, and functions have the digest of their file."""
@@ -78,7 +78,9 @@ def without_folder(location: Any) -> Any:
     return Path(location).name
 
 
-def own_dataset(examples: Sequence[Any], location: str, sha256: str, about: str) -> Dataset:
+def own_dataset(
+    examples: Sequence[Any], location: str, sha256: str, about: str, left_out: Sequence[str] = ()
+) -> Dataset:
     """Examples from files of a user's, with a note that says so.
 
     Args:
@@ -86,10 +88,13 @@ def own_dataset(examples: Sequence[Any], location: str, sha256: str, about: str)
         location: as the user named it.
         sha256: digest of the files.
         about: what the files hold.
+        left_out: paths of files in the same folder that are not read.
     """
     source: Source = "hub" if location.startswith(HUB) else "local"
     name = location if source == "hub" else Path(location).expanduser().resolve().name
-    return Dataset(tuple(examples), source, sha256, f"own data: {name}, {about}, sha256 {sha256[:12]}")
+    note = f"own data: {name}, {about}, sha256 {sha256[:12]}"
+    others = f"; left out: {listed([short(path) for path in left_out])}" if left_out else ""
+    return Dataset(tuple(examples), source, sha256, note + others)
 
 
 def sample_of(examples: Sequence[Any]) -> Dataset:

@@ -108,7 +108,7 @@ class OwnQuestionsTask(OwnFiles):
         own = self.own
         questions = sum(len(reading.questions) for reading in own.readings)
         about = f"{count_of(questions, 'question')} about {count_of(len(own.readings), 'text')}"
-        return own_dataset(own.readings, self.config.path, own.sha256, about)
+        return own_dataset(own.readings, self.config.path, own.sha256, about, own.left_out)
 
     @functools.cached_property
     def own(self) -> OwnQuestions:

@@ -59,9 +59,11 @@ class OwnTexts(PerplexityTask, OwnFiles):
         if not path:
             return sample_of(documents(SAMPLE_WORDS, SAMPLE_TEXTS, SAMPLE_SEED))
         named = self.files(path)
-        files = {name: file for name, file in named.files.items() if file.name.endswith(TEXT_FORMS)}
+        files = {name: file for name, file in named.files.items() if named_files.has_ending(file, TEXT_FORMS)}
         examples, sha256 = self._files(files) if files else self._rows(named)
-        return own_dataset(examples, path, sha256, count_of(len(examples), "text"))
+        tables_beside = named.files.keys() - files.keys() if files else ()
+        left_out = sorted((*named.left_out, *tables_beside))
+        return own_dataset(examples, path, sha256, count_of(len(examples), "text"), left_out)
 
     def _files(self, files: dict[str, Path]) -> tuple[list[Document], str]:
         if self.config.cluster:
