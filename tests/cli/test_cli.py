@@ -94,6 +94,25 @@ main({command.split()!r})
     assert answer.stdout == "('loading torch and transformers', [])\n"
 
 
+def test_a_method_that_fails_shows_its_traceback_and_last_where_it_failed(tmp_path: Path) -> None:
+    lines = (
+        "from contextlab.methods.window import Window",
+        "class Raises(Window):",
+        "    def read(self, *_, **__): 1 / 0",
+    )
+    (tmp_path / "raises.py").write_text("\n".join(lines))
+    words = ["bench", "--method", "raises.py:Raises", "--task", "texts", "--backbone", "tiny-llama"]
+    code = f"from contextlab.cli.main import main; raise SystemExit(main({words!r}))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    shown = " ".join(answer.stderr.split())
+    assert answer.returncode == 1
+    assert "ZeroDivisionError: division by zero" in shown
+    assert shown.endswith(
+        "raises.py:Raises failed at example 1 of texts/all; finished runs are kept: correct it and run the same "
+        "command again."
+    )
+
+
 def test_bench_prints_tables_differences_and_where_it_all_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

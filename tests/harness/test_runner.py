@@ -97,6 +97,42 @@ def test_a_result_is_the_contracts_object(tmp_path: Path) -> None:
     assert read_result(tmp_path / result.run_id).placed(result.folder, result.parts) == result
 
 
+RAISES = """
+import os
+from contextlab.errors import UserError
+from contextlab.methods.window import Window
+
+class Raises(Window):
+    def read(self, *arguments, **options):
+        if error := os.environ.get("TOY_ERROR"):
+            raise {"bug": RuntimeError("my bug"), "user": UserError("Give it a seed.")}[error]
+        return super().read(*arguments, **options)
+"""
+
+
+def test_an_error_of_a_method_says_where_it_failed_and_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises.py").write_text(RAISES)
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path / "runs", "raises.py:Raises", limit=2)
+    monkeypatch.setenv("TOY_ERROR", "bug")
+    where = {1: "at example 3 of", 4: "on"}
+    for batch, words in where.items():
+        with pytest.raises(RuntimeError, match="my bug") as error:
+            run(tmp_path / "runs", "raises.py:Raises", limit=4, batch=batch)
+        (note,) = error.value.__notes__
+        assert re.fullmatch(
+            rf"raises\.py:Raises failed {words} .*Letters/\w+; finished runs are kept: correct it and run the same "
+            r"command again\.",
+            note,
+        )
+    monkeypatch.setenv("TOY_ERROR", "user")
+    with pytest.raises(UserError) as mistake:
+        run(tmp_path / "runs", "raises.py:Raises", limit=4)
+    assert not hasattr(mistake.value, "__notes__")
+
+
 def test_results_are_short_in_words_and_long_as_frames(tmp_path: Path) -> None:
     results = run(tmp_path, f"{COUNTER}(prior=0.5),{OTHER}", limit=2)
     assert repr(results).splitlines() == [

@@ -176,7 +176,11 @@ def _run(
     name, method = built_method.name, built_method.method
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
-    with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
+    with (
+        open_run(out, key, current) as run,
+        torch.set_grad_enabled(method.capabilities.needs_gradients),
+        _errors_placed(built_method.label, case, run, in_order=batch == 1),
+    ):
         numbered = enumerate(case.selected, start=case.first or 0)
         missing = [index for index, example in numbered if example.id not in run.lines]
         label = f"{built_method.label} on {case.label} ({case.options.context})"
@@ -203,6 +207,30 @@ def _run(
             data = result.data.model_copy(update={"note": case.data.note})
             result = run.finish(result.model_copy(update={"split": case.split, "data": data}))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
+
+
+@contextlib.contextmanager
+def _errors_placed(label: str, case: TaskCase, run: OpenRun, *, in_order: bool) -> Iterator[None]:
+    """Add to an error that is no user's mistake where it happened: its traceback alone does not say that.
+
+    Args:
+        label: of the method.
+        case: the task and its examples.
+        run: the run, of whose examples the first that is not stored has failed.
+        in_order: whether examples are computed one after the other.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        numbers = enumerate(case.selected, start=(case.first or 0) + 1)
+        failed = next((number for number, example in numbers if example.id not in run.lines), None)
+        place = f"at example {failed} of" if in_order and failed is not None else "on"
+        error.add_note(
+            f"{label} failed {place} {case.label}; finished runs are kept: correct it and run the same command again."
+        )
+        raise
 
 
 @contextlib.contextmanager
