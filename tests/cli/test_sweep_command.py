@@ -54,6 +54,7 @@ def test_a_suite_is_planned_run_and_looked_at(suite: Path, tmp_path: Path, capsy
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["--task", "needle"], "No method is named: give at least one with --method, or in the file."),
         (["--status", "--out", "nowhere"], "There is no sweep in nowhere: name its folder with --out."),
+        (["SUITE", "--status"], "/runs has not begun: run it without --status."),
         (["SUITE", "--engine", "rya"], "did you mean 'ray'"),
     ],
 )

@@ -76,7 +76,7 @@ def sweep(
 
     if status:
         place = Place.of(Suite.out_of(file, options))
-        _print_status(statuses(place, read_plan(place)), as_json)
+        _print_status(statuses(place, read_plan(place, of_suite=file is not None)), as_json)
         return
     suite = Suite.of(file, options)
     with opened(suite, functools.partial(make_engine, engine, workers), shard) as running:

@@ -32,8 +32,12 @@ class RunStatus:
     finished: int
 
 
-def read_plan(place: Place) -> SweepPlan:
+def read_plan(place: Place, *, of_suite: bool = False) -> SweepPlan:
     """The plan of the last sweep into a place.
+
+    Args:
+        place: where the sweep is stored.
+        of_suite: whether the file of a suite names the place.
 
     Raises:
         UserError: when there is none, or its file is broken.
@@ -41,6 +45,8 @@ def read_plan(place: Place) -> SweepPlan:
     try:
         return seals.read(place.take_file(PLAN), SweepPlan)
     except FileNotFoundError:
+        if of_suite:
+            raise UserError(f"The sweep into {place.folder} has not begun: run it without --status.") from None
         raise UserError(f"There is no sweep in {place.folder}: name its folder with --out.") from None
     except seals.Damaged as damaged:
         raise UserError(f"{place.folder / PLAN} is broken ({damaged}): start the sweep again.") from None
