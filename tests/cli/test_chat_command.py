@@ -126,6 +126,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(
         ("zeros.bin", b"\0" * 9, "zeros.bin is no text"),
         ("broken.gz", b"no gz", "broken.gz cannot be read"),
         (".", None, "cannot be read"),
+        ("..", None, ".. is a folder, which cannot be read: name a file in it.\n"),
     ],
 )
 def test_a_file_that_is_no_text_is_one_sentence(

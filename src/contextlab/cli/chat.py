@@ -69,6 +69,8 @@ def _text(path: Path) -> str:
 
     if not path.exists():
         raise UserError(f"There is no file {path}: check the path.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, which cannot be read: name a file in it.")
     text, _ = read(path)
     if "\0" in text:
         raise UserError(f"{path} is no text: give a file of plain text.")
