@@ -75,8 +75,8 @@ def _check_empty(arguments: Sequence[str]) -> None:
 
 def _usage(error: Any) -> str:
     """A wrong use in one sentence, which says where the right one is shown."""
-    # Choices are listed on separate lines.
-    message = " ".join(error.format_message().split())
+    # Choices are listed on separate lines, and newer versions of typer name the kind of the exception.
+    message = " ".join(error.format_message().split()).replace(": Value error, ", ": ")
     command = error.ctx.command_path if error.ctx else "contextlab"
     return message if message.endswith("?") else f"{message.rstrip('.')}: see {command} --help."
 
