@@ -51,6 +51,16 @@ def test_nothing_is_damaged_where_nothing_was(intact: Path) -> None:
     }
 
 
+def test_runs_that_are_not_finished_are_counted(tmp_path: Path) -> None:
+    stored = Path(__file__).parents[1] / "results/four-methods-pg22"
+    for run in sorted(stored.iterdir())[:3]:
+        shutil.copytree(run, tmp_path / run.name)
+    for run in sorted(tmp_path.iterdir())[:2]:
+        (run / "summary.json").unlink()
+    assert command("verify", tmp_path) == (0, "Checked: run 3; nothing damaged, 2 unfinished.\n", "")
+    assert json.loads(command("verify", tmp_path, "--json")[1]) == {"checked": {"run": 3}, "damaged": []}
+
+
 def test_the_package_itself_is_whole() -> None:
     for checked in verify.below([verify.trained.SHIPPED]):
         assert checked.wrong is None, checked

@@ -39,6 +39,11 @@ class Checked:
     path: Path
     wrong: str | None
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it is a run that has begun and has no result yet."""
+        return self.kind == "run" and self.wrong is None and not (self.path / store.SUMMARY).exists()
+
 
 def own() -> list[Path]:
     """The package's weights, the folders that `CONTEXTLAB_WEIGHTS` names, and the cache, those that exist."""

@@ -41,6 +41,8 @@ def verify(
         for file in damaged:
             say(f"{file.kind}: {harmless.line(file.wrong or '')}")
         listed = ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "nothing"
-        say(f"Checked: {listed}; {len(damaged) or 'nothing'} damaged.")
+        unfinished = sum(checked.unfinished for checked in results)
+        others = f", {unfinished} unfinished" if unfinished else ""
+        say(f"Checked: {listed}; {len(damaged) or 'nothing'} damaged{others}.")
     if damaged:
         raise typer.Exit(2)
