@@ -29,6 +29,13 @@ def test_a_page_of_a_folder_is_written_into_it(folder: Path) -> None:
     assert main(["page", str(folder)]) == 0
 
 
+def test_unfinished_runs_are_left_out_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "half").mkdir()
+    (folder / "half" / "manifest.json").write_text("{}")
+    assert main(["page", str(folder)]) == 0
+    assert capsys.readouterr().err == f"contextlab: left out, because unfinished: {folder / 'half'}.\n"
+
+
 def test_data_that_cannot_be_loaded_is_said_and_the_page_is_written(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contextlab.cli import console, warn
 from contextlab.cli.options import Folder, Mixed, NamesFile, Notes, Under, Where, format_of, limits_of, names_of
-from contextlab.errors import check_known, listed
+from contextlab.errors import check_known
 
 if TYPE_CHECKING:
     from contextlab.reports.cells import Table
@@ -92,7 +91,8 @@ def table(
         legacy=legacy,
     )
     selection = selection_of([folder], where or [], limits_of(under), by_metric=style in ("csv", "json"))
-    _note(selection.unfinished)
+    if selection.unfinished:
+        warn(f"contextlab: {selection.unfinished_sentence}")
     if style in ("csv", "json"):
         if layout != TableLayout():
             chosen = "choose with --where, as metric=NAME"
@@ -150,9 +150,3 @@ def show_each(tables: Iterable[Table], style: str, *, notes: bool = False) -> No
         if number and style != "text":
             print()
         show(table, style, notes=notes)
-
-
-def _note(folders: list[Path]) -> None:
-    """Say on standard error which runs are left out."""
-    if folders:
-        warn(f"contextlab: left out, because unfinished: {listed([str(folder) for folder in folders])}.")

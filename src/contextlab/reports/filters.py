@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas
 
-from contextlab.errors import UserError, short, unknown
+from contextlab.errors import UserError, listed, short, unknown
 from contextlab.grammar import MARK
 from contextlab.harness.stored import Result
 from contextlab.reports.costs import MEBI, TERA, numbers
@@ -268,6 +268,11 @@ class Selection:
     results: list[Result]
     left_out: LeftOut
     unfinished: list[Path]
+
+    @property
+    def unfinished_sentence(self) -> str:
+        """Which runs are left out because they have not ended."""
+        return f"left out, because unfinished: {listed([str(folder) for folder in self.unfinished])}."
 
 
 def selection_of(

@@ -56,13 +56,16 @@ def page(
         title: of the page.
         names: display names of methods.
         baseline: method to which paired differences are shown; `window`, or else the first one, when None.
-        on_missing: called with the reason for every data set whose texts cannot be shown.
+        on_missing: called with a sentence on what cannot be shown: unfinished runs, and texts of every data set that
+            cannot be loaded.
         progress: whether to show progress on standard error.
 
     Raises:
         UserError: when there are no results, or a stored one is broken.
     """
     selection = selection_of(folders, where)
+    if selection.unfinished:
+        on_missing(selection.unfinished_sentence)
     frame = frame_of(selection.results)
     about = overview(frame, names, baseline)
     first = frame.drop_duplicates("run")
