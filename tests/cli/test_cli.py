@@ -155,8 +155,9 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
     ("arguments", "message"),
     [
         (["bnch"], "Did you mean 'bench'?"),
-        (["table"], "Missing argument 'folder': see contextlab table --help."),
-        (["table", "a", "b"], "see contextlab table --help."),
+        (["table"], "Missing argument 'DIR...': see contextlab table --help."),
+        (["cost"], "Missing argument 'folder': see contextlab cost --help."),
+        (["cost", "a", "b"], "see contextlab cost --help."),
         (["ls", "foo"], "contextlab: Invalid value for 'kind': 'foo' is not one of 'methods', 'tasks', "),
         (["data", "get"], "No such command 'get': see contextlab data --help."),
         (["bench", "--metod", "x"], "--method"),

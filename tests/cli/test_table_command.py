@@ -32,6 +32,16 @@ def test_csv_and_json_are_the_tidy_frame(capsys: pytest.CaptureFixture[str]) -> 
         assert cells["task"] == "pg22/S2(tokens=8192)"
 
 
+def test_several_folders_are_one_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for run in FOUR.iterdir():
+        shutil.copytree(run, tmp_path / run.name.partition("-")[0] / run.name)
+    folders = sorted(map(str, tmp_path.iterdir()))
+    assert len(folders) > 2
+    for style in ("markdown", "csv"):
+        several, together = (table(capsys, *of, "--format", style) for of in (folders, [str(tmp_path)]))
+        assert several == together
+
+
 def test_csv_and_json_say_that_a_layout_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     for options, warned in (((), False), (("--metric", "f1"), True), (("--baseline", "window"), True)):
         assert main(["table", str(FOUR), "--format", "csv", *options]) == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contextlab.cli import console, warn
-from contextlab.cli.options import Folder, Mixed, NamesFile, Notes, Under, Where, format_of, limits_of, names_of
+from contextlab.cli.options import Folders, Mixed, NamesFile, Notes, Under, Where, format_of, limits_of, names_of
 from contextlab.errors import check_known
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FORMATS = ("markdown", "latex", "html", "csv", "json", "text")
 
 
 def table(
-    folder: Folder,
+    folders: Folders,
     style: Annotated[
         str | None,
         typer.Option("--format", help=f"{', '.join(FORMATS)}; by default text on a terminal, and otherwise markdown."),
@@ -90,7 +90,7 @@ def table(
         marks=style == "latex" if marks is None else marks,
         legacy=legacy,
     )
-    selection = selection_of([folder], where or [], limits_of(under), by_metric=style in ("csv", "json"))
+    selection = selection_of(folders, where or [], limits_of(under), by_metric=style in ("csv", "json"))
     if selection.unfinished:
         warn(f"contextlab: {selection.unfinished_sentence}")
     if style in ("csv", "json"):
