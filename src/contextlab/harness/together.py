@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import torch
 from greenlet import greenlet
@@ -55,6 +55,10 @@ class RowState(State):
         whole = Whole(state)
         parts = zip(state.length_B.split(1), state.pending_BC.split(1), strict=True)
         return [cls(length_B, pending_BC, whole, number) for number, (length_B, pending_BC) in enumerate(parts)]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Refused: only its meter understands it."""
+        raise Unsuited("an example makes states of its own")
 
     def alone(self) -> State:
         """What a state of this text alone would hold."""
