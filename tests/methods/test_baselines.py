@@ -212,7 +212,10 @@ def test_closed_book_forgets_what_it_read() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda b: Window(b, WindowConfig(N=500)), "^N=500 is more than the 128 tokens that fit: use N=128 or less"),
+        (
+            lambda b: Window(b, WindowConfig(N=500)),
+            "^N=500 is more than the 128 positions that a window has: use N=128 or less",
+        ),
         (lambda b: Sliding(b, SlidingConfig(N=100)), "use N=62"),
         (lambda b: Sinks(b, SinksConfig(recent=200)), "use recent=124"),
     ],

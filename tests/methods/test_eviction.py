@@ -166,7 +166,7 @@ def test_the_defaults_keep_a_segment_of_half_the_models_positions(backbone: Back
             {"keep": 20, "recent": 21},
             "21 recent tokens are more than stay in view: use recent=20 or a larger keep.",
         ),
-        (H2O, {"keep": 100, "N": 29}, "N=29 is more than the 28 tokens that fit: use N=28 or less."),
+        (H2O, {"keep": 100, "N": 29}, "N=29 is more than the 28 positions that a window has: use N=28 or less."),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(kind: Any, given_settings: dict[str, int], sentence: str) -> None:

@@ -206,10 +206,10 @@ def test_a_method_that_does_not_fit_the_backbone_is_an_error_where_it_was_asked_
     backbone = models.backbone_of("tiny-llama", "float32")
     planner = Planner(backbone, SMALL, 1, lambda label: None)
     (named,) = named_on("window(N=4096)", backbone)
-    with pytest.raises(UserError, match="is more than the 128 tokens that fit"):
+    with pytest.raises(UserError, match="is more than the 128 positions that a window has"):
         planner.rows_of(named, [8 * K])
     (entry,) = planner.rows_of(named, [8 * K], refuse=False)
-    assert "128 tokens that fit" in entry.notes[0]
+    assert "128 positions that a window has" in entry.notes[0]
 
 
 @pytest.mark.parametrize("name", ["sliding", "retrieval"])

@@ -103,7 +103,9 @@ class LocalConfig(MethodConfig):
         if positions < 1:
             raise UserError("What is kept leaves no positions of the model for a window: keep fewer tokens.")
         if self.N is not None and positions < self.N:
-            raise UserError(f"N={self.N} is more than the {positions} tokens that fit: use N={positions} or less.")
+            raise UserError(
+                f"N={self.N} is more than the {positions} positions that a window has: use N={positions} or less."
+            )
         return self.N or min(1024, positions)
 
 
