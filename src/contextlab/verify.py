@@ -158,7 +158,7 @@ def _training(folder: Path) -> None:
     card = records.read(folder / cards.CARD)
     if card is not None:
         cards.read(folder / cards.CARD)
-        if not best.is_whole(folder, card) and not checkpoint.is_beyond(folder, records.last_tokens(card)):
+        if best.is_lost(folder, card):
             raise UserError(
                 f"{folder / best.FILE} is not that of {cards.CARD}: put the intact file back, or train again."
             )
@@ -171,7 +171,7 @@ def _training(folder: Path) -> None:
 def _at_end(folder: Path, card: Mapping[str, Any]) -> bool:
     """Whether the last checkpoint is that of the card: a run that goes on has cut its curve there."""
     checkpoints = checkpoint.stored(folder)
-    return bool(checkpoints) and int(checkpoints[0].name.rpartition("-")[2]) == records.last_tokens(card)
+    return bool(checkpoints) and checkpoint.tokens_of(checkpoints[0]) == records.last_tokens(card)
 
 
 def _trained(about: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import shutil
@@ -12,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -25,7 +27,7 @@ from contextlab.files import sha256
 from contextlab.training import checkpoint, options, records
 from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
-from contextlab.training.run import CURVE, RUN, _signals
+from contextlab.training.run import CURVE, RUN, _Run, _signals
 from contextlab.training.validation import Validator
 
 METHOD = "longmem(N=32,K=8)"
@@ -339,6 +341,27 @@ def test_best_weights_are_those_of_the_checkpoint_that_a_killed_run_goes_on_from
     assert card["gains"]["loss"] == 1.25
     assert card["best"] == shorter["best"]
     assert sha256(out / "best.safetensors") == card["best"]["sha256"]
+
+
+def test_only_the_first_process_gives_the_best_weights_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "save", lambda *_: None)
+    settled: list[bool] = []
+    for first in (True, False):
+        process = SimpleNamespace(
+            out=tmp_path,
+            about={},
+            parts=[],
+            validations=[],
+            trainer=None,
+            settings=SimpleNamespace(as_dict=dict),
+            curve=SimpleNamespace(length=0, sha256=lambda: None),
+            processes=SimpleNamespace(first=first),
+            best=SimpleNamespace(record=None, settle=functools.partial(settled.append, first)),
+        )
+        _Run._save(cast(Any, process))
+    assert settled == [True]
 
 
 @pytest.mark.parametrize("change", ["missing", "other"])

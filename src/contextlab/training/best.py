@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contextlab import files
+from contextlab.training import checkpoint, records
 
 FILE, WAITING = "best.safetensors", ".best.safetensors"
 
@@ -53,10 +54,11 @@ class BestWeights:
         self.settle()
 
 
-def is_whole(folder: Path, card: Mapping[str, Any]) -> bool:
-    """Whether the best weights are those that a card names; true where it names none."""
-    record = card.get("best")
-    return record is None or _is(folder / FILE, record)
+def is_lost(folder: Path, card: Mapping[str, Any]) -> bool:
+    """Whether the best weights that a card names are not there; a run that has gone on since may have better ones."""
+    record, written = card.get("best"), records.last_tokens(card) or 0
+    goes_on = any(checkpoint.tokens_of(path) > written for path in checkpoint.stored(folder))
+    return record is not None and not goes_on and not _is(folder / FILE, record)
 
 
 def _is(path: Path, record: Mapping[str, Any] | None) -> bool:

@@ -110,9 +110,9 @@ def stored(out: Path) -> list[Path]:
     return sorted((folder for folder in out.glob("checkpoint-*") if NAME.fullmatch(folder.name)), reverse=True)
 
 
-def is_beyond(out: Path, tokens: int | None) -> bool:
-    """Whether a run has a checkpoint after so many tokens: one that goes on after its card was written."""
-    return any(int(folder.name.rpartition("-")[2]) > (tokens or 0) for folder in stored(out))
+def tokens_of(folder: Path) -> int:
+    """Tokens after which a checkpoint was written, by its name."""
+    return int(folder.name.rpartition("-")[2])
 
 
 def read(folder: Path) -> Extra:

@@ -252,8 +252,7 @@ class _Run:
             or (written.get("stopped") is not None and training.get("patience") == self.settings.patience)
         )
         whole = weights.is_file() and files.sha256(weights) == own_card.weights.sha256
-        goes_on = checkpoint.is_beyond(self.out, records.last_tokens(written))
-        whole = whole and (goes_on or best.is_whole(self.out, written))
+        whole = whole and not best.is_lost(self.out, written)
         return written if enough and whole and records.ended(self.out / CURVE, written) else None
 
     def _train(self, stop: threading.Event) -> None:
@@ -353,7 +352,8 @@ class _Run:
             best=self.best.record,
         )
         checkpoint.save(self.out, self.trainer, extra)
-        self.best.settle()
+        if self.processes.first:
+            self.best.settle()
 
     def _finish(self, stop: threading.Event) -> dict[str, Any]:
         """Keep the last checkpoint, write the weights, and measure what was written."""
